@@ -1,0 +1,1 @@
+"""The parts: what memory systems are made of."""

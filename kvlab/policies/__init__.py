@@ -1,0 +1,1 @@
+"""The policies: each decides where the KV of every request lives."""

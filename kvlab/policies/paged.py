@@ -1,0 +1,366 @@
+"""PagedAttention's memory manager: blocks on demand, reference counts, copy-on-write, recompute or swap to host."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from kvlab.errors import InvalidInput, NeverFits, UnknownRequest, positive, require
+from kvlab.events import EventLog, to_ranges
+from kvlab.memory.block_pool import BlockPool, Reuse
+from kvlab.memory.block_table import BlockTable
+from kvlab.memory.host_swap import HostSwap, HostTable
+from kvlab.policies.base import (
+    Admission,
+    Extension,
+    Holding,
+    PolicyBase,
+    ReleaseReason,
+    TokenList,
+    Usage,
+    checked_commit,
+    checked_reason,
+)
+from kvlab.policies.layout import Layout, Slots, Table
+from kvlab.shapes import LayerGroup
+from kvlab.workload import Request, RequestId
+
+
+class TableHolding(Holding):
+    """A holding with its block table."""
+
+    __slots__ = ("groups", "table")
+
+    def __init__(self, request: Request, table: BlockTable, groups: int, committed: int = 0) -> None:
+        super().__init__(request, committed)
+        self.table = table
+        self.groups = groups
+
+    def slots(self, start: int, stop: int) -> tuple[Slots, ...]:
+        """Slots of positions [start, stop), the same for every group."""
+        return (self.table.slots(start, stop),) * self.groups
+
+    @property
+    def blocks(self) -> Iterator[tuple[int, int]]:
+        """(first position, block) of each table entry."""
+        return zip(
+            range(0, len(self.table.blocks) * self.table.block_size, self.table.block_size), self.table.blocks
+        )
+
+
+class Paged(PolicyBase[TableHolding]):
+    """One pool of blocks; a block id is the same slots in every layer of every group.
+
+    `capacity_tokens` slots make `capacity_tokens // block_size` blocks; a remainder is slack (external). With
+    `host_tokens`, requests can be swapped to a host pool of that size. `watermark_blocks` stay free at admission, so
+    that running requests can grow. `order` and `reuse` are those of `BlockPool`.
+
+    Source: Kwon et al. 2023, sections 4.2 to 4.5.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[LayerGroup],
+        capacity_tokens: int,
+        *,
+        block_size: int = 16,
+        host_tokens: int = 0,
+        watermark_blocks: int = 0,
+        reuse: Reuse = "last-freed",
+        order: Sequence[int] | None = None,
+        log: EventLog | None = None,
+    ) -> None:
+        super().__init__(groups, log)
+        self.block_size = positive("block_size", block_size)
+        self.capacity_tokens = positive("capacity_tokens", capacity_tokens)
+        if block_size > capacity_tokens:
+            raise InvalidInput(f"a block of {block_size} tokens does not fit in a pool of {capacity_tokens}")
+        if host_tokens < 0 or 0 < host_tokens < block_size:
+            raise InvalidInput(f"host_tokens must be 0 or hold a block of {block_size}, not {host_tokens}")
+        self.pool = BlockPool(capacity_tokens // block_size, reuse=reuse, order=order)
+        if not 0 <= watermark_blocks < self.pool.blocks:
+            raise InvalidInput(f"watermark_blocks must be in [0, {self.pool.blocks}), not {watermark_blocks}")
+        self.watermark_blocks = watermark_blocks
+        self.host_tokens = host_tokens
+        self.host = HostSwap(self.pool, host_tokens // block_size, block_size) if host_tokens else None
+        self.can_swap = self.host is not None
+        self._swapped: dict[RequestId, tuple[Request, HostTable]] = {}
+        # Slots that hold a committed token, each physical slot once.
+        self._filled_slots = 0
+        if log is not None:
+            order_now = to_ranges(self.pool.next_free())
+            log.write(
+                "header",
+                type(self).__name__,
+                (("full", capacity_tokens, block_size, self.bytes_per_token, order_now),),
+            )
+
+    def slots_needed(self, request: Request) -> int:
+        """See `Policy.slots_needed`: whole blocks for the tokens known so far."""
+        return -(-request.known_tokens // self.block_size) * self.block_size
+
+    def admit(self, request: Request) -> Admission | None:
+        """See `Policy.admit`: blocks are taken as the prompt is extended, not here."""
+        self._refuse_admitted(request.rid)
+        if request.rid in self._swapped:
+            raise InvalidInput(f"request {request.rid!r} is swapped out; swap it in or release it")
+        if -(-request.limit_tokens // self.block_size) > self.pool.blocks:
+            raise NeverFits(
+                f"request {request.rid!r} may reach {request.limit_tokens} tokens; "
+                f"the whole pool holds {self.pool.blocks} blocks of {self.block_size}"
+            )
+        if self.slots_needed(request) // self.block_size + self._watermark() > self.pool.free_blocks:
+            return None
+        request.computed = 0
+        self._held[request.rid] = TableHolding(
+            request, BlockTable(self.pool, self.block_size), len(self.groups)
+        )
+        if self.log is not None:
+            self.log.write("admit", request.rid, request.known_tokens, request.final_tokens, 0)
+        return Admission(0)
+
+    def _watermark(self) -> int:
+        return self.watermark_blocks if self._held else 0
+
+    def extend(self, rid: RequestId, count: int) -> Extension:
+        """See `Policy.extend`: new blocks and at most one copy-on-write; quiet to the end of the last block."""
+        holding = self._holding(rid)
+        start, table = holding.committed, holding.table
+        if holding.granted != start or holding.request.computed != start:
+            holding.settled("extend")
+        held = len(table.blocks)
+        copied = table.append(count)
+        if copied is not None:
+            self._filled_slots += copied.tokens
+            self._move_block("full", copied.source, "full", copied.target, copied.tokens, "copy-on-write")
+        if self.log is not None:
+            if copied is not None:
+                self.log.write("copy", rid, "full", copied.entry, copied.source, copied.target)
+            if len(table.blocks) > held:
+                self.log.write("grow", rid, "full", to_ranges(table.blocks[held:]))
+        holding.granted = start + count
+        holding.limit = limit = len(table.blocks) * self.block_size
+        return Extension(start, count, limit - holding.granted, holding.slots)
+
+    def commit(self, rid: RequestId, token_ids: TokenList) -> None:
+        """See `Policy.commit`."""
+        holding = self._holding(rid)
+        start, table = holding.committed, holding.table
+        stop = checked_commit(holding, token_ids)
+        if stop < holding.granted:
+            held = len(table.blocks)
+            table.truncate(stop)
+            holding.limit = stop
+            if self.log is not None and len(table.blocks) < held:
+                self.log.write("trim", rid, "full", held - len(table.blocks))
+        elif stop > holding.granted:
+            table.tokens = stop
+        self._filled_slots += stop - start
+        holding.committed = holding.granted = holding.request.computed = stop
+
+    def layout(self, rid: RequestId) -> tuple[Layout, ...]:
+        """See `Policy.layout`: the same table for every group, live from the group's window on."""
+        holding = self._holding(rid)
+        end = holding.request.computed
+        return tuple(
+            Table(holding.table.blocks, self.block_size, group.first_readable(end), end)
+            for group in self.groups
+        )
+
+    def fork(self, parent: RequestId, child: Request) -> None:
+        """See `Policy.fork`: the child shares every block; the first write into a shared one copies it."""
+        holding = self._holding(parent)
+        self._refuse_admitted(child.rid)
+        holding.settled("fork")
+        table = holding.table.fork()
+        child.computed = holding.committed
+        self._held[child.rid] = TableHolding(child, table, len(self.groups), holding.committed)
+        holding.limit = holding.committed
+        if self.log is not None:
+            self.log.write("fork", parent, child.rid)
+
+    def release(self, rid: RequestId, reason: ReleaseReason) -> None:
+        """See `Policy.release`; also gives up a swapped-out request."""
+        checked_reason(reason)
+        if rid in self._swapped:
+            request, swapped = self._swapped.pop(rid)
+            self._host().forget(swapped)
+        else:
+            holding = self._holding(rid)
+            own = self._own_slots(holding)
+            holding.table.release()
+            self._filled_slots -= own
+            del self._held[rid]
+            request = holding.request
+        request.computed = 0
+        if self.log is not None:
+            self.log.write("release", rid, reason)
+
+    def _own_slots(self, holding: TableHolding) -> int:
+        """Committed slots in blocks that nobody else holds."""
+        references, size, committed = self.pool.references, self.block_size, holding.committed
+        counts = [references[block] for block in holding.table.blocks]
+        if all(count == 1 for count in counts):
+            return committed
+        return sum(
+            min(size, committed - index * size)
+            for index, count in enumerate(counts)
+            if count == 1 and committed > index * size
+        )
+
+    def _host(self) -> HostSwap:
+        if self.host is None:
+            raise InvalidInput("this policy has no host memory; construct it with host_tokens")
+        return self.host
+
+    def swap_out(self, rid: RequestId) -> None:
+        """See `Policy.swap_out`: every block goes, all or nothing."""
+        host, holding = self._host(), self._holding(rid)
+        holding.settled("swap out")
+        own = self._own_slots(holding)
+        swapped, transfers = host.swap_out(holding.table)
+        self._filled_slots -= own
+        del self._held[rid]
+        self._swapped[rid] = (holding.request, swapped)
+        for each in transfers:
+            self._move_block("full", each.source, "host", each.target, each.tokens, "swap out")
+        if self.log is not None:
+            self.log.write("swap_out", rid, "full", to_ranges(swapped.blocks))
+
+    def swap_in(self, rid: RequestId) -> None:
+        """See `Policy.swap_in`: blocks still alive on the device are shared again, not copied."""
+        host = self._host()
+        if rid not in self._swapped:
+            raise UnknownRequest(f"request {rid!r} is not swapped out; {len(self._swapped)} requests are")
+        request, swapped = self._swapped[rid]
+        table = BlockTable(self.pool, self.block_size)
+        transfers = host.swap_in(swapped, table)
+        del self._swapped[rid]
+        self._held[rid] = TableHolding(request, table, len(self.groups), swapped.tokens)
+        self._filled_slots += sum(each.tokens for each in transfers)
+        for each in transfers:
+            self._move_block("host", each.source, "full", each.target, each.tokens, "swap in")
+        if self.log is not None:
+            self.log.write("swap_in", rid, "full", to_ranges(table.blocks))
+
+    def _move_block(
+        self, source_pool: str, source: int, target_pool: str, target: int, tokens: int, why: str
+    ) -> None:
+        self._move(source_pool, source * self.block_size, target_pool, target * self.block_size, tokens, why)
+
+    def usage(self, pending_tokens: int | None = None) -> dict[str, Usage]:
+        """See `Policy.usage`. A block fits anywhere, so only the slack behind the last block is external.
+
+        Costs O(admitted requests); O(blocks held) while blocks are shared and a group has a window.
+        """
+        filled = self._filled_slots
+        reserved = internal = held = 0
+        shared_tails: dict[int, tuple[int, int]] = {}
+        for holding in self._held.values():
+            request, blocks = holding.request, holding.table.blocks
+            held += len(blocks)
+            filled += request.computed - holding.committed
+            empty = len(blocks) * self.block_size - request.computed
+            promised = min(empty, max(0, request.final_tokens - request.computed))
+            if empty and self.pool.references[blocks[-1]] > 1:
+                most = max(promised, shared_tails.get(blocks[-1], (0, 0))[0])
+                shared_tails[blocks[-1]] = (most, empty)
+            else:
+                reserved += promised
+                internal += empty - promised
+        for promised, empty in shared_tails.values():
+            reserved += promised
+            internal += empty - promised
+        shared = held > self.pool.blocks - self.pool.free_blocks
+        dead = sum(
+            group.bytes_per_token * (self._dead_shared(group) if shared else self._dead_alone(group))
+            for group in self.groups
+            if group.window_tokens is not None
+        )
+        scale = self.bytes_per_token
+        slack = self.capacity_tokens - self.pool.blocks * self.block_size
+        found = {
+            "full": Usage(
+                live=filled * scale - dead, dead=dead, reserved=reserved * scale, internal=internal * scale, cached=0,
+                external=slack * scale, free=self.pool.free_blocks * self.block_size * scale,
+            )
+        }  # fmt: skip
+        if self.host is not None:
+            found["host"] = self._host_usage(self.host)
+        return found
+
+    def _dead_alone(self, group: LayerGroup) -> int:
+        return sum(group.first_readable(holding.request.computed) for holding in self._held.values())
+
+    def _dead_shared(self, group: LayerGroup) -> int:
+        """Slots that none of their sharers can read any more: what the reader furthest behind has left."""
+        dead: dict[int, int] = {}
+        for holding in self._held.values():
+            passed = group.first_readable(holding.request.computed)
+            for first, block in holding.blocks:
+                behind = min(self.block_size, max(0, passed - first))
+                dead[block] = min(behind, dead.get(block, behind))
+        return sum(dead.values())
+
+    def _host_usage(self, host: HostSwap) -> Usage:
+        scale, size = self.bytes_per_token, self.block_size
+        held = (host.host.blocks - host.host.free_blocks) * size
+        slack = self.host_tokens - host.host.blocks * size
+        return Usage(
+            live=host.filled_slots * scale, dead=0, reserved=0, internal=(held - host.filled_slots) * scale, cached=0,
+            external=slack * scale, free=host.host.free_blocks * size * scale,
+        )  # fmt: skip
+
+    def audit(self) -> None:
+        """See `Policy.audit`."""
+        self.pool.audit()
+        named: Counter[int] = Counter()
+        for rid, holding in self._held.items():
+            holding.table.audit()
+            named.update(holding.table.blocks)
+            computed, reach = holding.request.computed, len(holding.table.blocks) * self.block_size
+            require(
+                holding.committed <= computed <= max(holding.limit, holding.committed) <= reach,
+                f"request {rid!r} has {holding.committed} tokens committed, {computed} computed, a limit of "
+                f"{holding.limit} and blocks for {reach}",
+            )
+        counts = {block: count for block, count in enumerate(self.pool.references) if count}
+        require(named == counts, "the tables and the reference counts disagree")
+        if self.host is not None:
+            self.host.audit()
+            on_host = Counter(block for _, swapped in self._swapped.values() for block in swapped.blocks)
+            host_counts = {block: count for block, count in enumerate(self.host.host.references) if count}
+            require(on_host == host_counts, "the swapped tables and the host's reference counts disagree")
+        usage, recounted = self.usage()["full"], self._recounted()
+        require(usage == recounted, f"the books say {usage}, slot by slot it is {recounted}")
+        require(
+            usage.capacity == self.capacity_tokens * self.bytes_per_token,
+            f"{usage} does not add up to the pool",
+        )
+
+    def _recounted(self) -> Usage:
+        filled: set[int] = set()
+        promised: set[int] = set()
+        owned: set[int] = set()
+        readable: dict[str, set[int]] = {group.name: set() for group in self.groups}
+        for holding in self._held.values():
+            request = holding.request
+            for first, block in holding.blocks:
+                for position in range(first, first + self.block_size):
+                    slot = block * self.block_size + position - first
+                    owned.add(slot)
+                    if position < request.computed:
+                        filled.add(slot)
+                        for group in self.groups:
+                            if position >= group.first_readable(request.computed):
+                                readable[group.name].add(slot)
+                    elif position < request.final_tokens:
+                        promised.add(slot)
+        scale = self.bytes_per_token
+        live = sum(group.bytes_per_token * len(readable[group.name]) for group in self.groups)
+        free = self.pool.blocks * self.block_size - len(owned)
+        return Usage(
+            live=live, dead=len(filled) * scale - live, reserved=len(promised - filled) * scale,
+            internal=len(owned - promised - filled) * scale, cached=0,
+            external=(self.capacity_tokens - self.pool.blocks * self.block_size) * scale, free=free * scale,
+        )  # fmt: skip
