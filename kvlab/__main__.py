@@ -1,0 +1,5 @@
+"""`python -m kvlab` is `kvlab`."""
+
+from kvlab.cli import main
+
+main()
