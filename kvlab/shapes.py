@@ -145,13 +145,13 @@ def _from_preset(name: str, entry: Mapping[str, Any]) -> ModelShape:
         window_tokens=entry["window"],
         q_heads=entry["q_heads"],
         heads={kind: KVHeads(**entry[kind]) for kind in ("global", "sliding") if kind in entry},
-        kv_tensors=entry["kv_tensors_stored"],
-        dtype_bytes=entry["kv_bytes_per_token"]["dtype_bytes"],
+        kv_tensors=entry["kv_tensors"],
+        dtype_bytes=entry["dtype_bytes"],
         hidden_size=entry["hidden_size"],
         vocab_size=entry["vocab_size"],
         max_positions=entry["max_positions"],
         params=entry["params"],
-        sources=tuple(entry["source"]),
+        sources=tuple(entry["sources"]),
     )
 
 

@@ -1,0 +1,1 @@
+"""The ledger: every figure the articles state, recomputed by kvlab's own code."""
