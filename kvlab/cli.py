@@ -141,6 +141,77 @@ def check(
     raise typer.Exit(1 if problems else 0)
 
 
+@app.command()
+def tour(
+    steps: Annotated[int, typer.Option(min=600, help="Decode steps to simulate per system.")] = 60_000,
+    as_json: Json = False,
+) -> None:
+    """Walk through the course in sixty seconds: waste, paging and sharing, run on the real policies.
+
+    Example: kvlab tour
+    """
+    from rich.console import Console
+
+    from kvlab.course.tour import run, show
+
+    if as_json:
+        told = run(steps, lambda name, done, of: progress(f"{name}: {done:,} of {of:,} steps"))
+        print_json({"steps": [{"title": step.title, "facts": step.facts} for step in told]})
+    else:
+        show(Console(), steps)
+
+
+bench = typer.Typer(help="Measure the parts on this machine.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+
+@bench.command("pool")
+def bench_pool(
+    repeats: Annotated[int, typer.Option(min=5, help="How often each operation is measured.")] = 101,
+    as_json: Json = False,
+) -> None:
+    """Time the paged memory manager: append, admit, fork, free, a policy step, a simulated token.
+
+    Example: kvlab bench pool --json
+    """
+    from kvlab.bench import pool
+
+    def told(done: int, of: int) -> None:
+        if done % 20 == 0 or done == of:
+            progress(f"{done} of {of} rounds")
+
+    rows = list(pool.bench(repeats, told))
+    if as_json:
+        print_json(pool.as_json(rows))
+    else:
+        for row in rows:
+            case = ", ".join(f"{name} {value:,}" for name, value in row.case.items())
+            typer.echo(f"{row.name:17}{row.median_s * 1e6:9.2f} us  +- {row.iqr_s * 1e6:6.2f}  {case}")
+
+
+@app.command()
+def figures(as_json: Json = False) -> None:
+    """Recompute the figures of the articles with kvlab's own code: ours beside theirs, with a verdict.
+
+    `published` marks what was measured elsewhere and cannot be recomputed here. Exit 1 where a verdict is not
+    the one the ledger records.
+
+    Example: kvlab figures --json
+    """
+    from kvlab.figures.article_003 import figures as article_003
+
+    found = article_003()
+    if as_json:
+        print_json({"rows": [figure.row() for figure in found]})
+    else:
+        from rich.console import Console
+
+        from kvlab.figures.show import table
+
+        Console().print(table(found))
+    raise typer.Exit(0 if all(figure.verdict == figure.claim.expect for figure in found) else 1)
+
+
 def main() -> None:
     """Run the command line; what the console script `kvlab` calls."""
     app(prog_name="kvlab")

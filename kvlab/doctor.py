@@ -65,9 +65,7 @@ def check_threads(here: Installation) -> Check:
     threads, cores = here.load("torch").get_num_threads(), here.cores()
     detail = f"torch runs {threads} threads on {cores} cores"
     if threads > cores:
-        return Check(
-            "threads", True, f"{detail}: they wait for each other", f"export OMP_NUM_THREADS={cores}"
-        )
+        return Check("threads", True, f"{detail}: they wait for each other", f"export OMP_NUM_THREADS={cores}")
     if threads < cores and "OMP_NUM_THREADS" in os.environ:
         return Check("threads", True, f"{detail}, limited by OMP_NUM_THREADS", "unset OMP_NUM_THREADS")
     return Check("threads", True, detail)
@@ -98,9 +96,7 @@ def check_memory(here: Installation) -> Check:
     """Room for a lesson: 2 GB, and not without 1 GB."""
     free = here.free_bytes()
     remedy = "Shut down idle kernels and close other programs: a lesson may need 2 GB."
-    return Check(
-        "memory", free >= TOO_FEW_BYTES, f"{free / 1e9:.1f} GB free", remedy if free < ENOUGH_BYTES else None
-    )
+    return Check("memory", free >= TOO_FEW_BYTES, f"{free / 1e9:.1f} GB free", remedy if free < ENOUGH_BYTES else None)
 
 
 def check_jupyter(here: Installation) -> Check:
@@ -140,9 +136,7 @@ def check_extension(here: Installation, name: str, extension: str, package: str,
 
 def check_widgets(here: Installation) -> Check:
     """JupyterLab's widget manager, which has version numbers of its own."""
-    return check_extension(
-        here, "widgets", "@jupyter-widgets/jupyterlab-manager", "jupyterlab-widgets", False
-    )
+    return check_extension(here, "widgets", "@jupyter-widgets/jupyterlab-manager", "jupyterlab-widgets", False)
 
 
 def check_anywidget(here: Installation) -> Check:

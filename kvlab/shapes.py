@@ -106,9 +106,7 @@ class ModelShape:
         try:
             return _presets()[name]
         except KeyError:
-            raise InvalidInput(
-                f"no preset named {name!r}; there are {', '.join(sorted(_presets()))}"
-            ) from None
+            raise InvalidInput(f"no preset named {name!r}; there are {', '.join(sorted(_presets()))}") from None
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str | Path, name: str | None = None) -> ModelShape:
@@ -217,8 +215,7 @@ def _layer_kinds(config: Mapping[str, Any], layers: int) -> tuple[str, ...]:
         unknown = set(listed) - set(names)
         if unknown or len(listed) != layers:
             raise InvalidInput(
-                f"layer_types lists {len(listed)} layers of {sorted(set(listed))}; "
-                f"expected {layers} of {sorted(names)}"
+                f"layer_types lists {len(listed)} layers of {sorted(set(listed))}; expected {layers} of {sorted(names)}"
             )
         return tuple(names[each] for each in listed)
     every = config.get("sliding_window_pattern")

@@ -26,9 +26,7 @@ def read_trace(path: str | Path) -> Workload:
     path = Path(path)
     readers = {".csv": _csv_rows, ".jsonl": _json_rows}
     if path.suffix not in readers:
-        raise InvalidInput(
-            f"{path}: a trace is a .csv or a .jsonl file, not {path.suffix or 'a file without suffix'}"
-        )
+        raise InvalidInput(f"{path}: a trace is a .csv or a .jsonl file, not {path.suffix or 'a file without suffix'}")
     try:
         rows = list(readers[path.suffix](path))
     except OSError as error:
@@ -64,14 +62,10 @@ def _csv_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
         reader = csv.DictReader(handle)
         missing = [name for name in _REQUIRED if name not in (reader.fieldnames or ())]
         if missing:
-            raise InvalidInput(
-                f"{path}, line 1: no column {' or '.join(missing)} in {reader.fieldnames or []}"
-            )
+            raise InvalidInput(f"{path}, line 1: no column {' or '.join(missing)} in {reader.fieldnames or []}")
         for row in reader:
             if None in row or None in row.values():
-                raise InvalidInput(
-                    f"{path}, line {reader.line_num}: expected {len(reader.fieldnames or ())} fields"
-                )
+                raise InvalidInput(f"{path}, line {reader.line_num}: expected {len(reader.fieldnames or ())} fields")
             yield reader.line_num, row
 
 
@@ -96,9 +90,7 @@ def _count(path: Path, line: int, row: Mapping[str, Any], name: str) -> int:
             raise ValueError
         number = int(str(value))
     except ValueError:
-        raise InvalidInput(
-            f"{path}, line {line}, {name}: {value!r} is not a whole number of tokens"
-        ) from None
+        raise InvalidInput(f"{path}, line {line}, {name}: {value!r} is not a whole number of tokens") from None
     if number < 1:
         raise InvalidInput(f"{path}, line {line}, {name}: {number} must be at least 1")
     return number
@@ -111,7 +103,5 @@ def _arrival(path: Path, line: int, row: Mapping[str, Any], previous: float) -> 
     except (TypeError, ValueError):
         raise InvalidInput(f"{path}, line {line}, arrival_s: {value!r} is not a time in seconds") from None
     if not previous <= arrival < float("inf"):
-        raise InvalidInput(
-            f"{path}, line {line}, arrival_s: {arrival} comes after {previous}; sort the trace"
-        )
+        raise InvalidInput(f"{path}, line {line}, arrival_s: {arrival} comes after {previous}; sort the trace")
     return arrival

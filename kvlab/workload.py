@@ -56,9 +56,7 @@ class Request:
         self.prompt_tokens = positive(f"prompt tokens of request {rid!r}", int(prompt_tokens))
         self.max_tokens = positive(f"max_tokens of request {rid!r}", int(max_tokens))
         if output_tokens is not None and not 1 <= output_tokens <= max_tokens:
-            raise InvalidInput(
-                f"request {rid!r} outputs {output_tokens} tokens; max_tokens allows 1 to {max_tokens}"
-            )
+            raise InvalidInput(f"request {rid!r} outputs {output_tokens} tokens; max_tokens allows 1 to {max_tokens}")
         self.output_tokens = output_tokens
         self.arrival_s = arrival_s
         self.conversation = crc32(repr(rid).encode()) if conversation is None else conversation
@@ -83,9 +81,7 @@ class Request:
         if self._tokens is None:
             return made_token_ids(self.conversation, start, stop)
         if not 0 <= start <= stop <= self.known_tokens:
-            raise InvalidInput(
-                f"request {self.rid!r} knows {self.known_tokens} tokens, not [{start}, {stop})"
-            )
+            raise InvalidInput(f"request {self.rid!r} knows {self.known_tokens} tokens, not [{start}, {stop})")
         return self._tokens[start:stop]
 
     def generated(self, token_ids: Sequence[int] | int) -> None:
@@ -195,9 +191,7 @@ class Workload:
 
     def within(self, prompt_tokens: int, total_tokens: int) -> Workload:
         """Only the requests with at most `prompt_tokens` of prompt and `total_tokens` altogether."""
-        kept = (self.prompt_tokens <= prompt_tokens) & (
-            self.prompt_tokens + self.output_tokens <= total_tokens
-        )
+        kept = (self.prompt_tokens <= prompt_tokens) & (self.prompt_tokens + self.output_tokens <= total_tokens)
         if not kept.any():
             raise InvalidInput(
                 f"no request of {self.name!r} has a prompt of at most {prompt_tokens} "
@@ -318,6 +312,4 @@ def sharegpt(turns: str = "first") -> Workload:
         kept = (sent > 0) & (output > 0)
     else:
         raise InvalidInput(f"turns must be 'first' or 'all', not {turns!r}")
-    return Workload(
-        f"sharegpt-{turns}", sent[kept], output[kept], conversation[kept], provenance=SHAREGPT_PROVENANCE
-    )
+    return Workload(f"sharegpt-{turns}", sent[kept], output[kept], conversation[kept], provenance=SHAREGPT_PROVENANCE)

@@ -109,7 +109,9 @@ class _Recomputation:
 
     def fit(self, tokens: int, bytes_: int) -> int:
         """Requests of `tokens` reserved slots that a memory of `bytes_` admits."""
-        policy = ContiguousMax(self.llama.groups(), int(self.slots(bytes_)), max_model_tokens=tokens, placement="first-fit")
+        policy = ContiguousMax(
+            self.llama.groups(), int(self.slots(bytes_)), max_model_tokens=tokens, placement="first-fit"
+        )
         rid = 0
         while policy.admit(Request(rid, tokens - 1, 1)) is not None:
             rid += 1
@@ -235,5 +237,3 @@ def recomputed() -> dict[str, Recompute]:
 def figures(report: Callable[[int, int], None] | None = None) -> list[Figure]:
     """The whole ledger of article 003 and the paper."""
     return recompute("003", recomputed(), NOTES, report)
-
-

@@ -34,9 +34,7 @@ class BlockPool:
 
     __slots__ = ("_free", "_generations", "_heap", "_references", "blocks")
 
-    def __init__(
-        self, blocks: int, *, reuse: Reuse = "last-freed", order: Sequence[int] | None = None
-    ) -> None:
+    def __init__(self, blocks: int, *, reuse: Reuse = "last-freed", order: Sequence[int] | None = None) -> None:
         self.blocks = positive("blocks", blocks)
         if reuse not in ("last-freed", "lowest-id"):
             raise InvalidInput(f"reuse must be 'last-freed' or 'lowest-id', not {reuse!r}")
@@ -48,9 +46,7 @@ class BlockPool:
                 raise InvalidInput(f"order must name each of the blocks 0 to {blocks - 1} once")
         # A stack pops from its end, so it is kept reversed; a sorted list is already a heap.
         handed_out = range(blocks) if order is None else order
-        self._free: list[int] | array[int] = (
-            list(handed_out) if self._heap else array("i", reversed(handed_out))
-        )
+        self._free: list[int] | array[int] = list(handed_out) if self._heap else array("i", reversed(handed_out))
         self._references = [0] * blocks
         self._generations = [0] * blocks
 
@@ -83,9 +79,7 @@ class BlockPool:
         if not 0 < count <= len(free):
             if count <= 0:
                 raise InvalidInput(f"asked for {count} blocks; ask for at least 1")
-            raise OutOfMemory(
-                f"asked for {count} blocks, {len(free)} of {self.blocks} are free; free some first"
-            )
+            raise OutOfMemory(f"asked for {count} blocks, {len(free)} of {self.blocks} are free; free some first")
         if isinstance(free, list):
             taken = [heapq.heappop(free) for _ in range(count)]
         elif count == 1:
@@ -140,9 +134,7 @@ class BlockPool:
         except IndexError:
             counts = []
         if blocks and (not counts or min(blocks) < 0):
-            raise InvalidInput(
-                f"the pool has blocks 0 to {self.blocks - 1}, not {min(blocks)} to {max(blocks)}"
-            )
+            raise InvalidInput(f"the pool has blocks 0 to {self.blocks - 1}, not {min(blocks)} to {max(blocks)}")
         return counts
 
     def _merged(self, blocks: Sequence[int]) -> tuple[list[int], list[int]]:
@@ -171,16 +163,10 @@ class BlockPool:
         """Check the books against each other; `InvariantViolation` names what is broken."""
         free = list(self._free)
         require(len(free) == len(set(free)), "a block is on the free list twice")
-        require(
-            all(0 <= block < self.blocks for block in free), "the free list names a block outside the pool"
-        )
+        require(all(0 <= block < self.blocks for block in free), "the free list names a block outside the pool")
         require(all(not self._references[block] for block in free), "a free block has references")
         require(min(self._references) >= 0, "a block has negative references")
         held = sum(1 for count in self._references if count)
-        require(
-            held + len(free) == self.blocks, f"{held} held + {len(free)} free blocks are not {self.blocks}"
-        )
+        require(held + len(free) == self.blocks, f"{held} held + {len(free)} free blocks are not {self.blocks}")
         if self._heap:
-            require(
-                all(free[(i - 1) // 2] <= free[i] for i in range(1, len(free))), "the free list is not a heap"
-            )
+            require(all(free[(i - 1) // 2] <= free[i] for i in range(1, len(free))), "the free list is not a heap")

@@ -66,9 +66,7 @@ class BlockTable:
         if used:
             last = blocks[-1]
             if pool.generations[last] != self._generations[-1]:
-                raise StaleHandle(
-                    f"table entry {held - 1} names block {last}, which was freed; this table is stale"
-                )
+                raise StaleHandle(f"table entry {held - 1} names block {last}, which was freed; this table is stale")
             if pool.references[last] > 1:
                 if needed + 1 > pool.free_blocks:
                     raise OutOfMemory(
@@ -139,9 +137,7 @@ class BlockTable:
     def slots(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Physical slots of the tokens at [start, stop), int64 `[stop - start]`."""
         if not 0 <= start <= stop <= len(self.blocks) * self.block_size:
-            raise InvalidInput(
-                f"the table reaches to {len(self.blocks) * self.block_size}, not [{start}, {stop})"
-            )
+            raise InvalidInput(f"the table reaches to {len(self.blocks) * self.block_size}, not [{start}, {stop})")
         first = start // self.block_size
         self._refuse_stale(first, -(-stop // self.block_size))
         positions = np.arange(start, stop)
@@ -169,6 +165,4 @@ class BlockTable:
         require(len(self.blocks) == len(self._generations), "a table lost a generation")
         for block, generation in zip(self.blocks, self._generations):
             require(self.pool.references[block] > 0, f"a table names block {block}, which is free")
-            require(
-                self.pool.generations[block] == generation, f"a table names an earlier life of block {block}"
-            )
+            require(self.pool.generations[block] == generation, f"a table names an earlier life of block {block}")

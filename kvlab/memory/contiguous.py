@@ -201,27 +201,21 @@ class Buddy:
         require(listed == self._order, "the free lists and the index disagree")
         for start, order in self._order.items():
             base, top = next((b, o) for b, o in reversed(self._tops) if b <= start)
-            require(
-                (start - base) % (1 << order) == 0, f"the free block at {start} is not aligned to its size"
-            )
+            require((start - base) % (1 << order) == 0, f"the free block at {start} is not aligned to its size")
             buddy = base + ((start - base) ^ (1 << order))
             require(
                 order == top or self._order.get(buddy) != order,
                 f"free buddies at {start}, {buddy} not merged",
             )
         for region in self._used.values():
-            require(
-                region.size == self.rounded(region.asked), f"the region at {region.start} has a wrong size"
-            )
+            require(region.size == self.rounded(region.asked), f"the region at {region.start} has a wrong size")
 
 
 def _freed(used: dict[int, Region], start: int) -> Region:
     try:
         return used.pop(start)
     except KeyError:
-        raise DoubleFree(
-            f"no region starts at slot {start}; it was freed before or never allocated"
-        ) from None
+        raise DoubleFree(f"no region starts at slot {start}; it was freed before or never allocated") from None
 
 
 def _no_hole(slots: int, holes: list[Hole]) -> OutOfMemory:
@@ -234,9 +228,7 @@ def _no_hole(slots: int, holes: list[Hole]) -> OutOfMemory:
 
 def _tiles(slots: int, used: dict[int, Region], holes: list[Hole]) -> None:
     end = 0
-    for start, size in sorted(
-        [(r.start, r.size) for r in used.values()] + [(h.start, h.size) for h in holes]
-    ):
+    for start, size in sorted([(r.start, r.size) for r in used.values()] + [(h.start, h.size) for h in holes]):
         require(start == end, f"slots [{min(start, end)}, {max(start, end)}) are lost or have two owners")
         end = start + size
     require(end == slots, f"regions and holes cover {end} of {slots} slots")

@@ -73,9 +73,7 @@ class HostSwap:
         """Fill the empty `table` from host blocks; the copies to do. Raises `OutOfMemory`, nothing changed."""
         needed = self.blocks_back(swapped)
         if not self.device.can_allocate(needed):
-            raise OutOfMemory(
-                f"swapping in needs {needed} blocks, {self.device.free_blocks} are free; free some first"
-            )
+            raise OutOfMemory(f"swapping in needs {needed} blocks, {self.device.free_blocks} are free; free some first")
         alive = [self._alive(block) for block in swapped.blocks]
         self.device.touch([block for block in alive if block is not None])
         fresh = iter(self.device.allocate(needed) if needed else ())

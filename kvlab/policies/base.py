@@ -76,9 +76,7 @@ class Extension:
 
     __slots__ = ("_slots_of", "count", "quiet", "start")
 
-    def __init__(
-        self, start: int, count: int, quiet: int, slots_of: Callable[[int, int], tuple[Slots, ...]]
-    ) -> None:
+    def __init__(self, start: int, count: int, quiet: int, slots_of: Callable[[int, int], tuple[Slots, ...]]) -> None:
         self.start = start
         self.count = count
         self.quiet = quiet
@@ -210,12 +208,8 @@ class PolicyBase(Generic[H]):
         if rid in self._held:
             raise InvalidInput(f"request {rid!r} is admitted already; release it first or use another id")
 
-    def _move(
-        self, source_pool: str, source: int, target_pool: str, target: int, tokens: int, why: str
-    ) -> None:
-        self._moves.append(
-            Move(source_pool, source, target_pool, target, tokens, tokens * self.bytes_per_token, why)
-        )
+    def _move(self, source_pool: str, source: int, target_pool: str, target: int, tokens: int, why: str) -> None:
+        self._moves.append(Move(source_pool, source, target_pool, target, tokens, tokens * self.bytes_per_token, why))
 
 
 def checked_reason(reason: ReleaseReason) -> ReleaseReason:

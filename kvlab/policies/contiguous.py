@@ -28,7 +28,10 @@ from kvlab.shapes import LayerGroup
 from kvlab.workload import Request, RequestId
 
 Placement = Literal["buddy", "first-fit"]
-_ALLOCATORS: dict[str, Callable[[int], memory.RegionAllocator]] = {"buddy": memory.Buddy, "first-fit": memory.FirstFit}
+_ALLOCATORS: dict[str, Callable[[int], memory.RegionAllocator]] = {
+    "buddy": memory.Buddy,
+    "first-fit": memory.FirstFit,
+}
 
 
 class RegionHolding(Holding):
@@ -60,13 +63,9 @@ class Contiguous(PolicyBase[RegionHolding]):
         if placement not in _ALLOCATORS:
             raise InvalidInput(f"placement must be one of {', '.join(_ALLOCATORS)}, not {placement!r}")
         self.max_model_tokens = positive("max_model_tokens", max_model_tokens)
-        self.regions: memory.RegionAllocator = _ALLOCATORS[placement](
-            positive("capacity_tokens", capacity_tokens)
-        )
+        self.regions: memory.RegionAllocator = _ALLOCATORS[placement](positive("capacity_tokens", capacity_tokens))
         if log is not None:
-            log.write(
-                "header", type(self).__name__, (("full", capacity_tokens, 1, self.bytes_per_token, ()),)
-            )
+            log.write("header", type(self).__name__, (("full", capacity_tokens, 1, self.bytes_per_token, ()),))
 
     def reservation(self, request: Request) -> int:
         """Slots reserved for the request's whole life."""
@@ -80,10 +79,7 @@ class Contiguous(PolicyBase[RegionHolding]):
         """See `Policy.admit`."""
         self._refuse_admitted(request.rid)
         asked = self.reservation(request)
-        if (
-            request.limit_tokens > self.max_model_tokens
-            or self.regions.rounded(asked) > self.regions.largest_region()
-        ):
+        if request.limit_tokens > self.max_model_tokens or self.regions.rounded(asked) > self.regions.largest_region():
             raise NeverFits(
                 f"request {request.rid!r} may reach {request.limit_tokens} tokens and reserves "
                 f"{self.regions.rounded(asked)} slots; the model holds {self.max_model_tokens} tokens and the largest "
@@ -109,9 +105,7 @@ class Contiguous(PolicyBase[RegionHolding]):
         holding.settled("extend")
         stop = holding.committed + positive("tokens to extend by", count)
         if stop > holding.region.asked:
-            raise OutOfMemory(
-                f"request {rid!r} asks for token {stop} of a reservation of {holding.region.asked}"
-            )
+            raise OutOfMemory(f"request {rid!r} asks for token {stop} of a reservation of {holding.region.asked}")
         holding.granted = stop
         holding.limit = holding.region.asked
 
@@ -170,9 +164,7 @@ class Contiguous(PolicyBase[RegionHolding]):
             used["internal"] += (asked - final) * self.bytes_per_token
             rounding += holding.region.rounding
         holes = self.regions.holes()
-        too_small = sum(
-            hole.size for hole in holes if pending_tokens is not None and hole.size < pending_tokens
-        )
+        too_small = sum(hole.size for hole in holes if pending_tokens is not None and hole.size < pending_tokens)
         free = sum(hole.size for hole in holes) - too_small
         scale = self.bytes_per_token
         return {"full": Usage(**used, cached=0, external=(rounding + too_small) * scale, free=free * scale)}
@@ -184,8 +176,7 @@ class Contiguous(PolicyBase[RegionHolding]):
         for rid, holding in self._held.items():
             request = holding.request
             require(
-                holding.committed <= request.computed <= holding.limit
-                and holding.granted <= holding.region.asked,
+                holding.committed <= request.computed <= holding.limit and holding.granted <= holding.region.asked,
                 f"request {rid!r} has {request.computed} tokens computed, {holding.committed} committed and a limit of "
                 f"{holding.limit} in a region of {holding.region.asked}",
             )
@@ -193,9 +184,7 @@ class Contiguous(PolicyBase[RegionHolding]):
                 require(slot not in owner, f"slot {slot} belongs to {owner.get(slot)!r} and {rid!r}")
                 owner[slot] = rid
         free = sum(hole.size for hole in self.regions.holes())
-        require(
-            len(owner) + free == self.regions.slots, f"{len(owner)} owned + {free} free slots are not all"
-        )
+        require(len(owner) + free == self.regions.slots, f"{len(owner)} owned + {free} free slots are not all")
         for pool, usage in self.usage().items():
             require(min(usage) >= 0, f"a term of the accounting of pool {pool!r} is negative: {usage}")
             require(

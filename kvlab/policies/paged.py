@@ -43,9 +43,7 @@ class TableHolding(Holding):
     @property
     def blocks(self) -> Iterator[tuple[int, int]]:
         """(first position, block) of each table entry."""
-        return zip(
-            range(0, len(self.table.blocks) * self.table.block_size, self.table.block_size), self.table.blocks
-        )
+        return zip(range(0, len(self.table.blocks) * self.table.block_size, self.table.block_size), self.table.blocks)
 
 
 class Paged(PolicyBase[TableHolding]):
@@ -112,9 +110,7 @@ class Paged(PolicyBase[TableHolding]):
         if self.slots_needed(request) // self.block_size + self._watermark() > self.pool.free_blocks:
             return None
         request.computed = 0
-        self._held[request.rid] = TableHolding(
-            request, BlockTable(self.pool, self.block_size), len(self.groups)
-        )
+        self._held[request.rid] = TableHolding(request, BlockTable(self.pool, self.block_size), len(self.groups))
         if self.log is not None:
             self.log.write("admit", request.rid, request.known_tokens, request.final_tokens, 0)
         return Admission(0)
@@ -163,8 +159,7 @@ class Paged(PolicyBase[TableHolding]):
         holding = self._holding(rid)
         end = holding.request.computed
         return tuple(
-            Table(holding.table.blocks, self.block_size, group.first_readable(end), end)
-            for group in self.groups
+            Table(holding.table.blocks, self.block_size, group.first_readable(end), end) for group in self.groups
         )
 
     def fork(self, parent: RequestId, child: Request) -> None:
@@ -243,9 +238,7 @@ class Paged(PolicyBase[TableHolding]):
         if self.log is not None:
             self.log.write("swap_in", rid, "full", to_ranges(table.blocks))
 
-    def _move_block(
-        self, source_pool: str, source: int, target_pool: str, target: int, tokens: int, why: str
-    ) -> None:
+    def _move_block(self, source_pool: str, source: int, target_pool: str, target: int, tokens: int, why: str) -> None:
         self._move(source_pool, source * self.block_size, target_pool, target * self.block_size, tokens, why)
 
     def usage(self, pending_tokens: int | None = None) -> dict[str, Usage]:

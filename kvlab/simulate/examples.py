@@ -91,7 +91,12 @@ def decode(policy: Policy, request: Request, tokens: int, log: EventLog | None =
 
 
 def parallel_samples(
-    samples: int = 4, prompt: int = 1000, generated: int = 200, *, share: bool = True, log: EventLog | None = None
+    samples: int = 4,
+    prompt: int = 1000,
+    generated: int = 200,
+    *,
+    share: bool = True,
+    log: EventLog | None = None,
 ) -> Paged:
     """Step 4: `samples` answers to one prompt, forked after the prefill (or each on its own with `share=False`)."""
     total = -(-(prompt + generated) // BLOCK_SIZE) * samples

@@ -62,9 +62,7 @@ def test_version_is_the_one_of_the_package() -> None:
 
 
 def test_python_dash_m_kvlab_is_the_command() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-m", "kvlab", "--version"], capture_output=True, text=True, check=True
-    )
+    answer = subprocess.run([sys.executable, "-m", "kvlab", "--version"], capture_output=True, text=True, check=True)
     assert answer.stdout == f"kvlab {__version__}\n"
 
 
@@ -127,9 +125,7 @@ def test_a_real_sigint_ends_a_running_command_quietly() -> None:
         "    time.sleep(60)\n"
         "line(['sleep'])\n"
     )
-    child = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
     child.send_signal(signal.SIGINT)

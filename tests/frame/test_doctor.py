@@ -169,9 +169,7 @@ def test_what_only_disturbs_is_a_warning(name: str, broken: dict[str, Any], deta
 
 
 @pytest.mark.parametrize(("name", "broken", "detail", "remedy"), FAILURES + WARNINGS)
-def test_a_remedy_is_one_command_or_one_sentence(
-    name: str, broken: dict[str, Any], detail: str, remedy: str
-) -> None:
+def test_a_remedy_is_one_command_or_one_sentence(name: str, broken: dict[str, Any], detail: str, remedy: str) -> None:
     text = find(name, broken).remedy or ""
     assert "\n" not in text
     sentence = re.fullmatch(r"[A-Z][^.]*(\.[^ ][^.]*)*\.", text)
@@ -223,9 +221,7 @@ def write_json(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value))
 
 
-def test_a_kernel_of_another_python_that_hides_ours_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_of_another_python_that_hides_ours_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     argv = ["/elsewhere/bin/python3", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     spec = {"argv": argv, "display_name": "mine", "language": "python"}
     write_json(tmp_path / "kernels" / "python3" / "kernel.json", spec)
@@ -236,16 +232,12 @@ def test_a_kernel_of_another_python_that_hides_ours_is_found(
 
 
 def test_a_renderer_that_the_user_disabled_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_json(
-        tmp_path / "labconfig" / "page_config.json", {"disabledExtensions": {"jupyterlab-plotly": True}}
-    )
+    write_json(tmp_path / "labconfig" / "page_config.json", {"disabledExtensions": {"jupyterlab-plotly": True}})
     monkeypatch.setenv("JUPYTER_CONFIG_DIR", str(tmp_path))
     assert "disabled" in find("plotly", {"front_end": front_end}).detail
 
 
-def test_an_old_renderer_that_hides_the_new_one_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_renderer_that_hides_the_new_one_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     old = {"name": "jupyterlab-plotly", "version": "5.0.0", "jupyterlab": {"_build": {"load": "x.js"}}}
     write_json(tmp_path / "labextensions" / "jupyterlab-plotly" / "package.json", old)
     monkeypatch.setenv("JUPYTER_PATH", str(tmp_path))
@@ -269,9 +261,7 @@ def program(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_chromium_counts_only_if_it_starts_and_is_no_snap(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_chromium_counts_only_if_it_starts_and_is_no_snap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good = program(tmp_path / "good", "echo Chromium 156")
     for name, wanted in {
         str(good): good,

@@ -63,9 +63,7 @@ def problems(environment: str, project: dict[str, Any], pins: dict[str, str]) ->
             pin = pins.get(PYPI_NAME.get(name, name))
             if pin and not versions.matches(CondaVersion(pin)):
                 found.append(f"{line}: excludes {pin} of constraints.txt")
-    blocks = [
-        line["pip"] for line in content["dependencies"] if isinstance(line, dict) and set(line) == {"pip"}
-    ]
+    blocks = [line["pip"] for line in content["dependencies"] if isinstance(line, dict) and set(line) == {"pip"}]
     if len(conda) + len(blocks) != len(content["dependencies"]):
         found.append("an entry that is neither a conda spec nor a pip list")
     if blocks and "pip" not in conda:
@@ -73,9 +71,7 @@ def problems(environment: str, project: dict[str, Any], pins: dict[str, str]) ->
     for line in [line for block in blocks for line in block]:
         if match := EDITABLE.fullmatch(line):
             extras = set(match[1].split(","))
-            found += [
-                f"no extra {extra}" for extra in sorted(extras - project["optional-dependencies"].keys())
-            ]
+            found += [f"no extra {extra}" for extra in sorted(extras - project["optional-dependencies"].keys())]
             found += ["gaudi cannot be installed elsewhere"] if "gaudi" in extras else []
             continue
         requirement = Requirement(line)
@@ -139,18 +135,14 @@ def test_a_wrong_environment_yml_is_caught(
     assert complaint in "\n".join(problems(environment.replace(good, bad), project, pins))
 
 
-def test_habana_is_an_extra_and_a_comment_but_nothing_to_install(
-    environment: str, project: dict[str, Any]
-) -> None:
+def test_habana_is_an_extra_and_a_comment_but_nothing_to_install(environment: str, project: dict[str, Any]) -> None:
     assert project["optional-dependencies"]["gaudi"] == ["habana-torch-plugin"]
     mentions = [line for line in environment.splitlines() if "habana" in line]
     assert mentions
     assert all(line.startswith("#") for line in mentions)
 
 
-def test_every_direct_dependency_is_pinned_inside_its_range(
-    project: dict[str, Any], pins: dict[str, str]
-) -> None:
+def test_every_direct_dependency_is_pinned_inside_its_range(project: dict[str, Any], pins: dict[str, str]) -> None:
     wanted = ranges(project)
     assert [name for name in wanted if name not in pins] == []
     assert [name for name, spec in wanted.items() if not spec.contains(pins[name])] == []

@@ -136,10 +136,7 @@ def runner(root: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """tools/run_tests.py with three quick stages, the second of which fails."""
     monkeypatch.syspath_prepend(root / "tools")
     module = importlib.import_module("run_tests")
-    quick = {
-        name: [sys.executable, "-c", f"raise SystemExit({code})"]
-        for name, code in (("a", 0), ("b", 3), ("c", 0))
-    }
+    quick = {name: [sys.executable, "-c", f"raise SystemExit({code})"] for name, code in (("a", 0), ("b", 3), ("c", 0))}
     monkeypatch.setattr(module, "STAGES", quick)
     return module
 

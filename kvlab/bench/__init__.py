@@ -1,0 +1,1 @@
+"""Benchmarks: one file each, one way to pair, interleave and report."""
