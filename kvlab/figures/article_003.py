@@ -137,6 +137,9 @@ class _Recomputation:
         ]
         return 100 * (1 - used[0] / used[1])
 
+    def last_block_utilisation(self, tokens_percent: float) -> float:
+        return examples.last_block_utilisation(round(self.shares_per_request(tokens_percent)))
+
     def shares_per_request(self, percent: float) -> float:
         """Tokens a request holds when all requests of `orca_max` hold `percent` of its memory."""
         return percent / 100 * self.orca_max.regions.slots / len(self.orca_max.admitted())
@@ -230,7 +233,7 @@ def recomputed() -> dict[str, Recompute]:
         "pap-fig15-model-2": lambda: run.saving(2, published["pap-sec3-prompt-share"] / 100),
         "pap-fig15-model-4": lambda: run.saving(4, published["pap-sec3-prompt-share"] / 100),
         "pap-fig15-model-6": lambda: run.saving(6, published["pap-sec3-prompt-share"] / 100),
-        "pap-last-block-util": lambda: 100 * examples.last_block_utilisation(round(run.shares_per_request(tokens_share))),
+        "pap-last-block-util": lambda: 100 * run.last_block_utilisation(tokens_share),
     }  # fmt: skip
 
 

@@ -114,11 +114,14 @@ class BlockPool:
             raise DoubleFree(
                 f"block {over} has {references[over]} references and is returned more often; nothing was freed"
             )
-        for block, count in zip(blocks, counts, strict=True):
-            references[block] = count - 1
-        freed = blocks if max(counts, default=0) == 1 else [b for b in blocks if not references[b]]
+        freed = blocks
+        if max(counts, default=1) > 1:
+            freed = [block for block, count in zip(blocks, counts, strict=True) if count == 1]
+            for block, count in zip(blocks, counts, strict=True):
+                references[block] = count - 1
         generations = self._generations
         for block in freed:
+            references[block] = 0
             generations[block] += 1
         if isinstance(self._free, list):
             for block in freed:

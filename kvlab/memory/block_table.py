@@ -163,6 +163,6 @@ class BlockTable:
         )
         require(len(self.blocks) == len(set(self.blocks)), "a table names a block twice")
         require(len(self.blocks) == len(self._generations), "a table lost a generation")
-        for block, generation in zip(self.blocks, self._generations):
+        for block, generation in zip(self.blocks, self._generations, strict=True):
             require(self.pool.references[block] > 0, f"a table names block {block}, which is free")
             require(self.pool.generations[block] == generation, f"a table names an earlier life of block {block}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 from kvlab.errors import DoubleFree, OutOfMemory, positive, require
@@ -120,7 +121,7 @@ class FirstFit:
         """Holes and regions tile the memory and no two holes touch."""
         holes = self.holes()
         _tiles(self.slots, self._used, holes)
-        touching = any(a.start + a.size == b.start for a, b in zip(holes, holes[1:], strict=False))
+        touching = any(a.start + a.size == b.start for a, b in pairwise(holes))
         require(not touching, "two holes touch: a free did not coalesce")
 
 

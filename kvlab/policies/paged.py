@@ -43,7 +43,8 @@ class TableHolding(Holding):
     @property
     def blocks(self) -> Iterator[tuple[int, int]]:
         """(first position, block) of each table entry."""
-        return zip(range(0, len(self.table.blocks) * self.table.block_size, self.table.block_size), self.table.blocks)
+        size = self.table.block_size
+        return ((index * size, block) for index, block in enumerate(self.table.blocks))
 
 
 class Paged(PolicyBase[TableHolding]):
