@@ -1,0 +1,95 @@
+"""Pictures: scenes (state -> SVG and table), the player that steps a log, and charts.
+
+A *scene* draws one moment: a pure function of a replayed `kvlab.events.State` (and the frame's events) to a `Drawing`.
+    pages(state, events=(), *, pool="full", width=760)          tables left, pool right, arrows between: lesson 02
+    pool_grid(state, events=(), *, pool="full", width=720)      the blocks: owner, fill, sharing, copies
+    block_tables(state, events=(), *, pool="full")              logical -> physical, filled slots
+    sharing(state, events=(), *, pool="full")                   tables as threads that run together and split: lesson 03
+    reservation_bars(state, events=(), *, pool="full")          one bar a contiguous request, wastes hatched: lesson 01
+    region_strip(state, events=(), *, pool="full", pending=None)   the whole pool as a strip; does `pending` fit?
+
+These draw lists or whole logs instead:
+    recompute_triangle(without_cache, with_cache, *, steps=None) -> Drawing      tokens computed a step: lesson 00
+    triangle_frames(without_cache, with_cache) -> [(Drawing, caption)]           the same, growing
+    computed_tokens(prompt, steps) -> (without_cache, with_cache)                the two lists, counted by hand
+    timeline(log, *, frame=None) -> Drawing; timeline_frames(log) -> [(Drawing, caption)]      who ran when
+
+To show them (the value of a cell's last line):
+    player(log, *scenes, start=0, title=None, columns=1) -> Player      every frame; several scenes together
+    Player.from_drawings([(drawing, caption), ...], *, title=None, start=0) -> Player
+    Picture(drawing, caption="")                                        one still picture
+
+    player(log, pages)                                  player(log, partial(region_strip, pending=1024), start=-1)
+    Picture(pages(Replay(log).state(3)))                p = player(log, pages); p.step = 3; p.hovered; p.captions[3]
+
+Charts (each also as a still SVG and a table):
+    stacked_shares([(system, {"tokens": 20.4, "reserved": 13.3, "internal": 57.3, "external": 8.9}), ...], *, title,
+                   axis="share of all slots (%)") -> Chart
+    bars([(category, {series: value}), ...], *, title, axis, log=False) -> Chart
+    lines({series: [(x, y), ...]}, *, title, x, y, log_x=False, log_y=False) -> Chart
+    Chart(figure, table, *, title) -> Chart             a plotly figure of your own with its table
+
+Names are imported on first use, so `import kvlab.viz` costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kvlab.viz.charts import Chart, bars, lines, stacked_shares
+    from kvlab.viz.drawing import Drawing, Picture
+    from kvlab.viz.player_widget import Player, Scene, player
+    from kvlab.viz.scenes.block_tables import block_tables
+    from kvlab.viz.scenes.fragmentation import region_strip, reservation_bars
+    from kvlab.viz.scenes.pages import pages
+    from kvlab.viz.scenes.pool_grid import pool_grid
+    from kvlab.viz.scenes.recompute import computed_tokens, recompute_triangle, triangle_frames
+    from kvlab.viz.scenes.sharing import sharing
+    from kvlab.viz.scenes.timeline import timeline, timeline_frames
+
+_HOME = {
+    "charts": ("Chart", "bars", "lines", "stacked_shares"),
+    "drawing": ("Drawing", "Picture"),
+    "player_widget": ("Player", "Scene", "player"),
+    "scenes.block_tables": ("block_tables",),
+    "scenes.fragmentation": ("region_strip", "reservation_bars"),
+    "scenes.pages": ("pages",),
+    "scenes.pool_grid": ("pool_grid",),
+    "scenes.recompute": ("computed_tokens", "recompute_triangle", "triangle_frames"),
+    "scenes.sharing": ("sharing",),
+    "scenes.timeline": ("timeline", "timeline_frames"),
+}
+_MODULE = {each: module for module, names in _HOME.items() for each in names}
+
+__all__ = [
+    "Chart",
+    "Drawing",
+    "Picture",
+    "Player",
+    "Scene",
+    "bars",
+    "block_tables",
+    "computed_tokens",
+    "lines",
+    "pages",
+    "player",
+    "pool_grid",
+    "recompute_triangle",
+    "region_strip",
+    "reservation_bars",
+    "sharing",
+    "stacked_shares",
+    "timeline",
+    "timeline_frames",
+    "triangle_frames",
+]
+
+
+def __getattr__(wanted: str) -> Any:
+    if wanted not in _MODULE:
+        raise AttributeError(f"module {__name__!r} has no attribute {wanted!r}")
+    found = getattr(import_module(f"{__name__}.{_MODULE[wanted]}"), wanted)
+    globals()[wanted] = found
+    return found
