@@ -10,7 +10,9 @@ PYTHON ?=
 export PYTHON
 
 python := .venv/bin/python
-lab_options := --ServerApp.ip=$(IP) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
+# JupyterLab shows stored pictures of trusted notebooks only; the signatures stay in .venv.
+notary := --NotebookNotary.db_file=$(CURDIR)/.venv/signatures.db --NotebookNotary.secret_file=$(CURDIR)/.venv/signature_secret
+lab_options := $(notary) --ServerApp.ip=$(IP) --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb
 ifneq ($(PORT),)
 lab_options += --ServerApp.port=$(PORT) --ServerApp.port_retries=0
 endif
@@ -35,6 +37,7 @@ help:
 
 lab:
 	@tools/venv.sh course
+	@.venv/bin/jupyter-trust $(notary) notebooks/*.ipynb notebooks/solutions/*.ipynb >/dev/null
 	@$(python) -m jupyterlab $(lab_options)
 
 test:

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from kvlab.errors import InvalidInput
+from kvlab.errors import InvalidInput, positive
 from kvlab.workload import RequestId
 
 Event: TypeAlias = tuple[Any, ...]
@@ -87,6 +87,8 @@ class EventLog:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except OSError as error:
             raise InvalidInput(f"cannot read the event log {path}: {error.strerror}") from error
+        except UnicodeDecodeError as error:
+            raise InvalidInput(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
         events = []
         for number, line in enumerate(lines, start=1):
             try:
@@ -201,11 +203,15 @@ def _grow(state: State, rid: RequestId, pool: str, ranges: Ranges) -> None:
 
 def _trim(state: State, rid: RequestId, pool: str, count: int) -> None:
     table = state.requests[rid].tables[pool]
+    if count > len(table):
+        raise ValueError(f"the table has {len(table)} blocks")
     del table[len(table) - count :]
 
 
 def _drop(state: State, rid: RequestId, pool: str, index: int, count: int) -> None:
     table = state.requests[rid].tables[pool]
+    if not 0 <= index <= index + count <= len(table):
+        raise ValueError(f"the table has {len(table)} blocks")
     table[index : index + count] = [None] * count
 
 
@@ -223,9 +229,9 @@ def _region(state: State, rid: RequestId, pool: str, start: int, asked: int, siz
 
 
 def _fork(state: State, parent: RequestId, child: RequestId) -> None:
-    source = state.requests[parent]
-    forked = copy.deepcopy(source)
-    forked.rid, forked.order, forked.regions = child, len(state.requests), {}
+    forked = copy.deepcopy(state.requests[parent])
+    order = state.requests.pop(child).order if child in state.requests else len(state.requests)
+    forked.rid, forked.order, forked.regions = child, order, {}
     state.requests[child] = forked
 
 
@@ -282,7 +288,7 @@ class Replay:
                 self._frames.append([])
             self._frames[-1].append(event)
             opened = event[0] != "step"
-        self._every = keyframe_every
+        self._every = positive("keyframe_every", keyframe_every)
         self._keyframes: list[State] = []
 
     def __len__(self) -> int:

@@ -58,8 +58,8 @@ class Beside:
         style = "text-align:right;padding:2px 8px"
         head = "".join(f'<th scope="col" style="{style}">{escape(name)}</th>' for name in names)
         body = "\n".join(
-            f'<tr><th scope="row" style="text-align:left;padding:2px 8px">{escape(row[0])}</th>'
-            + "".join(f'<td style="{style}">{escape(cell)}</td>' for cell in row[1:])
+            f'<tr><th scope="row" style="text-align:left;padding:2px 8px;white-space:nowrap">{escape(row[0])}</th>'
+            + "".join(f'<td style="{style};white-space:nowrap">{escape(cell)}</td>' for cell in row[1:])
             + "</tr>"
             for row in rows
         )

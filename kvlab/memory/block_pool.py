@@ -141,8 +141,8 @@ class BlockPool:
         return counts
 
     def _merged(self, blocks: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Each block once, with its references less those a repeated return takes before the last one."""
-        once = list(dict.fromkeys(blocks))
+        """Each block once, where it returns last, with its references less those it returned before."""
+        once = list(dict.fromkeys(reversed(blocks)))[::-1]
         returned = Counter(blocks)
         return once, [self._references[block] - returned[block] + 1 for block in once]
 
@@ -153,8 +153,9 @@ class BlockPool:
         return Handle(block, self._generations[block])
 
     def resolve(self, handle: Handle) -> int:
-        """The block of a handle, or `StaleHandle` if it was freed since."""
+        """The block of a handle, or `StaleHandle` if it was freed since; `InvalidInput` if the pool has no such block."""
         block, generation = handle
+        self._counts((block,))
         if self._generations[block] != generation or not self._references[block]:
             raise StaleHandle(
                 f"block {block} was freed since this handle was made "

@@ -63,11 +63,11 @@ class BlockTable:
         needed = -(-(tokens + count) // size) - held
         used = tokens % size
         copied = None
-        if used:
+        if held:
             last = blocks[-1]
             if pool.generations[last] != self._generations[-1]:
                 raise StaleHandle(f"table entry {held - 1} names block {last}, which was freed; this table is stale")
-            if pool.references[last] > 1:
+            if used and pool.references[last] > 1:
                 if needed + 1 > pool.free_blocks:
                     raise OutOfMemory(
                         f"needs {needed + 1} blocks (one to copy shared block {last}), "

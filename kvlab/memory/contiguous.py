@@ -70,7 +70,7 @@ class FirstFit:
 
     def can_allocate(self, slots: int) -> bool:
         """Whether some hole holds `slots`."""
-        return any(self._sizes[start] >= slots for start in self._starts)
+        return slots > 0 and any(self._sizes[start] >= slots for start in self._starts)
 
     def largest_region(self) -> int:
         """All of the memory."""
@@ -156,7 +156,7 @@ class Buddy:
 
     def can_allocate(self, slots: int) -> bool:
         """Whether a free block of the rounded size or more exists."""
-        return any(self._free[(slots - 1).bit_length() :])
+        return slots > 0 and any(self._free[(slots - 1).bit_length() :])
 
     def allocate(self, slots: int) -> Region:
         """See `RegionAllocator.allocate`."""

@@ -8,7 +8,7 @@ The life of a request under a policy:
 `extend(rid, count)` grants slots for `count` tokens beyond the committed ones and says how many further tokens are
 `quiet`: they change nothing but a length. In a quiet run the caller advances `request.computed` itself; the next
 `commit` brings the ids of all tokens since the last one. `commit` with fewer tokens than extended rolls the rest back.
-A fork ends the quiet run of both sides. A refused call changes nothing and adds no move.
+A rollback ends the quiet run, a fork that of both sides. A refused call changes nothing and adds no move.
 """
 
 from __future__ import annotations

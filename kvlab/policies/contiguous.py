@@ -117,7 +117,10 @@ class Contiguous(PolicyBase[RegionHolding]):
     def commit(self, rid: RequestId, token_ids: TokenList) -> None:
         """See `Policy.commit`."""
         holding = self._holding(rid)
-        holding.committed = holding.granted = holding.request.computed = checked_commit(holding, token_ids)
+        stop = checked_commit(holding, token_ids)
+        if stop < holding.granted:
+            holding.limit = stop
+        holding.committed = holding.granted = holding.request.computed = stop
 
     def layout(self, rid: RequestId) -> tuple[Layout, ...]:
         """See `Policy.layout`: one region for every group, live from the group's window on."""
@@ -130,7 +133,7 @@ class Contiguous(PolicyBase[RegionHolding]):
         holding = self._holding(parent)
         self._refuse_admitted(child.rid)
         holding.settled("fork")
-        region = self.regions.allocate(holding.region.asked)
+        region = self.regions.allocate(max(self.reservation(child), holding.committed))
         child.computed = holding.committed
         self._take(RegionHolding(child, region, holding.committed))
         holding.limit = holding.committed

@@ -101,8 +101,6 @@ class Paged(PolicyBase[TableHolding]):
     def admit(self, request: Request) -> Admission | None:
         """See `Policy.admit`: blocks are taken as the prompt is extended, not here."""
         self._refuse_admitted(request.rid)
-        if request.rid in self._swapped:
-            raise InvalidInput(f"request {request.rid!r} is swapped out; swap it in or release it")
         if -(-request.limit_tokens // self.block_size) > self.pool.blocks:
             raise NeverFits(
                 f"request {request.rid!r} may reach {request.limit_tokens} tokens; "
@@ -115,6 +113,11 @@ class Paged(PolicyBase[TableHolding]):
         if self.log is not None:
             self.log.write("admit", request.rid, request.known_tokens, request.final_tokens, 0)
         return Admission(0)
+
+    def _refuse_admitted(self, rid: RequestId) -> None:
+        super()._refuse_admitted(rid)
+        if rid in self._swapped:
+            raise InvalidInput(f"request {rid!r} is swapped out; swap it in or release it, or use another id")
 
     def _watermark(self) -> int:
         return self.watermark_blocks if self._held else 0

@@ -70,11 +70,11 @@ def request_a(log: EventLog | None = None) -> Paged:
     """Step 3's pool: 12 blocks, of which an earlier request has just given back 3, 1, 7, in this order."""
     order = [7, 1, 3, 0, 2, 4, 5, 6, 8, 9, 10, 11]
     policy = Paged(ModelShape.preset("llama-3.1-8b").groups(), 12 * BLOCK_SIZE, order=order, log=log)
-    earlier = Request("earlier", 40, 8)
+    earlier = Request("Z", 40, 8)
     serve(policy, earlier, 40)
     if log is not None:
-        log.step([("earlier", 40)])
-    policy.release("earlier", "finished")
+        log.step([("Z", 40)])
+    policy.release("Z", "finished")
     if log is not None:
         log.step()
     return policy

@@ -48,7 +48,7 @@ class SaturatedServer:
     def __init__(self, policy: Policy, queue: Iterator[Request], *, skip: bool = True) -> None:
         self.policy = policy
         self.now = 0
-        self.finished = self.preempted = self.tokens = 0
+        self.finished = self.preempted = self._committed = 0
         self._skip = skip
         self._queue = queue
         self._waiting = deque([next(queue)])
@@ -58,6 +58,11 @@ class SaturatedServer:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens generated so far, those of quiet runs that still go on included."""
+        return self._committed + sum(max(0, self.now - run.since) for run in self._running.values())
 
     def advance(self, until: int) -> None:
         """Run to step `until`; afterwards every `request.computed` is exact and `policy.usage()` can be read."""
@@ -93,7 +98,7 @@ class SaturatedServer:
             request, start = run.request, run.committed
             ids = request.token_ids(start, stop) if self.policy.reads_tokens else range(start, stop)
             self.policy.commit(request.rid, ids)
-            self.tokens += stop - start
+            self._committed += stop - start
             run.quiet -= stop - start
             run.committed, run.since = stop, self.now
 
@@ -159,13 +164,14 @@ def saturate(
     and then. Raises `NeverFits` if a request of the workload is larger than the pool.
     """
     positive("steps", steps)
+    positive("sample_every", sample_every)
     if not 0 <= warmup_steps < steps:
         raise InvalidInput(f"warmup_steps must be in [0, {steps}), not {warmup_steps}")
     server = SaturatedServer(policy, workload.saturated(seed), skip=skip)
     server.advance(warmup_steps)
     base = (server.tokens, server.finished, server.preempted)
     sums, in_flight, samples = [0.0] * len(Usage._fields), 0, 0
-    for step in range(warmup_steps + 1, steps + 1, positive("sample_every", sample_every)):
+    for step in range(warmup_steps + 1, steps + 1, sample_every):
         server.advance(step)
         usage = server.usage()["full"]
         capacity = usage.capacity

@@ -33,7 +33,7 @@ def stacked(rows: Rows, parts: Sequence[str], looks: Looks, *, title: str, axis:
     left = max(len(label) for label, _ in rows) * 7.4 + 14
     top, pitch, height = 26.0, 42.0, 28.0
     widest = max(sum(values.values()) for _, values in rows)
-    scale = Axis.fit(0, widest, left, WIDTH - 12)
+    scale = Axis.fit(0, float(f"{widest:.5g}"), left, WIDTH - 12)  # rounded parts may add up to 100.0002
     key, key_height = legend(0, 0, WIDTH, [(_swatch(*look), part) for part, look in zip(parts, looks, strict=True)])
     top = key_height + 10
     bottom = top + pitch * len(rows)

@@ -76,7 +76,9 @@ class Learner:
 
     def run_all(self, limit_s: float = 120) -> bool:
         """Run every cell; False if one raised."""
-        return self.page.evaluate(RUN_ALL, limit_s * 1000) is not False
+        finished = self.page.evaluate(RUN_ALL, limit_s * 1000) is not False
+        self.evaluate("None")  # waits in the kernel's queue: after an error run-all returns while cells still run
+        return finished
 
     def evaluate(self, expression: str) -> str:
         """The repr of a Python expression in the notebook's kernel, or its error."""

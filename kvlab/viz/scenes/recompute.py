@@ -101,7 +101,7 @@ def _panel(x: float, title: str, computed: Sequence[int], lengths: Sequence[int]
 def _row(left: float, y: float, start: int, stop: int, cell: float, gap: float, kind: str) -> str:
     squares = [(left + i * cell, y, cell - gap, cell - gap) for i in range(start, stop)]
     if not gap:
-        squares = [(left + start * cell, y, (stop - start) * cell, cell + 0.4)]  # no seam between rows
+        squares = [(left + start * cell, y, (stop - start) * cell, cell + 0.8)]  # no seam between rows
     d = svg.boxes(squares)
     if kind == "kept":
         return svg.path(d, class_="kv-kept")
