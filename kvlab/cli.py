@@ -71,13 +71,20 @@ def kvlab(
 
 
 @app.command()
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    gaudi: Annotated[
+        bool, typer.Option("--gaudi", help="Try the Gaudi instead, in five minutes; prints a report for an issue.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
     """Look for what breaks the course on this machine, and say how to mend it.
 
     Exit 1 where something fails; a warning (a Chromium missing, say) does not count.
 
     Example: kvlab doctor --json
     """
+    if gaudi:
+        raise typer.Exit(doctor_gaudi(as_json))
     from dataclasses import asdict
 
     from kvlab.doctor import examine
@@ -93,6 +100,35 @@ def doctor(as_json: Json = False) -> None:
             if check.remedy:
                 typer.echo(f"{'':15}-> {check.remedy}")
     raise typer.Exit(0 if ok else 1)
+
+
+def doctor_gaudi(as_json: bool) -> int:
+    """Try the backend on this machine's Gaudi and print the report. Return 1 where there is none or something fails."""
+    from dataclasses import asdict
+
+    from kvlab.device.hpu import HPU
+    from kvlab.doctor import Check
+    from kvlab.errors import DeviceUnavailable
+    from kvlab.gaudi_report.examine import FULL, examine_gaudi
+    from kvlab.gaudi_report.show import as_json as report_json
+    from kvlab.gaudi_report.show import as_markdown, check_pairing, environment
+
+    try:
+        device = HPU.open()
+    except DeviceUnavailable as error:
+        if as_json:
+            print_json({"ok": False, "checks": [asdict(Check("gaudi", False, error.reason, error.remedy))]})
+        else:
+            typer.echo(f"{error.reason}\n-> {error.remedy}")
+        return 1
+    about = environment(device)
+    found = examine_gaudi(device, FULL, progress)
+    found.checks.insert(0, check_pairing())
+    if as_json:
+        print_json(report_json(about, found))
+    else:
+        typer.echo(as_markdown(about, found))
+    return 0 if found.ok else 1
 
 
 @app.command()
@@ -187,6 +223,33 @@ def bench_pool(
         for row in rows:
             case = ", ".join(f"{name} {value:,}" for name, value in row.case.items())
             typer.echo(f"{row.name:17}{row.median_s * 1e6:9.2f} us  +- {row.iqr_s * 1e6:6.2f}  {case}")
+
+
+@bench.command("attention")
+def bench_attention(
+    batch: Annotated[list[int] | None, typer.Option(help="Only this batch (may be repeated). Else 8, 24, 56.")] = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="Only bf16 or fp32. Else both.")] = None,
+    prompt: Annotated[bool, typer.Option("--prompt", help="A prompt of 2,048 tokens instead of decode steps.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="The smallest cases, 5 repeats.")] = False,
+    repeats: Annotated[int, typer.Option(min=5, help="How often each route is timed.")] = 15,
+    as_json: Json = False,
+) -> None:
+    """Time attention over scattered blocks and over contiguous KV, one route beside the other.
+
+    Context 1,024, 8 KV heads of 128. Takes minutes and 4 GB of memory; --quick, seconds.
+
+    Example: kvlab bench attention --quick
+    """
+    from kvlab.bench import attention
+
+    points, repeats = attention.cases(batch, dtype, quick=quick, prompt=prompt), 5 if quick else repeats
+    found = attention.as_json(list(attention.bench(points, repeats, progress)), repeats)
+    if "native" not in {row["name"] for row in found["rows"]}:
+        progress("native is left out: it needs Numba (pip install 'kvlab[native]')")
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(attention.text(found))
 
 
 @app.command()

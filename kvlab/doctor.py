@@ -78,7 +78,7 @@ def check_device(here: Installation) -> Check:
         try:
             here.load("habana_frameworks.torch")
             seen = bool(torch.hpu.is_available())
-        except (ImportError, OSError, RuntimeError, AttributeError) as error:
+        except (ImportError, OSError, RuntimeError, AttributeError, AssertionError) as error:
             detail = f"the Gaudi bridge does not load with torch {torch.__version__}: {first_line(error)}"
             return Check("device", False, detail, "Put back the torch of the vendor's container image.")
         if seen:

@@ -29,6 +29,21 @@ class DoubleFree(KvlabError):
     """More references to a block were returned than are held."""
 
 
+class DeviceUnavailable(KvlabError):
+    """The device that was asked for is not there; nothing was changed."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason, remedy)
+        self.reason, self.remedy = reason, remedy
+
+    def __str__(self) -> str:
+        return f"{self.reason}. {self.remedy}"
+
+
+class DeviceBroken(DeviceUnavailable):
+    """The software of the device is installed and does not work, so that going on without it would hide a fault."""
+
+
 class InvariantViolation(KvlabError, AssertionError):
     """`audit()` recomputed the books and they do not agree; the message names the broken invariant."""
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import psutil
 from packaging.requirements import Requirement
+
+from kvlab.device.host import free_bytes
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,6 @@ def usable_cores() -> int:
     if sys.platform == "linux":
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def free_bytes(cgroup: Path = Path("/sys/fs/cgroup")) -> int:
-    """Memory that can still be taken: the machine's, or less where a container (Binder) sets a limit."""
-    free = int(psutil.virtual_memory().available)
-    limit = cgroup / "memory.max"
-    if not limit.is_file() or (text := limit.read_text().strip()) == "max":
-        return free
-    counters = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
-    used = int((cgroup / "memory.current").read_text()) - int(counters["inactive_file"])
-    return min(free, int(text) - used)
 
 
 def front_end() -> FrontEnd:

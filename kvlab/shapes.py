@@ -119,7 +119,8 @@ class ModelShape:
             fields = config
         else:
             fields, name = _read_config(Path(config)), name or str(config)
-        fields = fields.get("text_config", fields)
+        text = fields.get("text_config") or fields
+        fields = {**{each: fields.get(each) for each in ("dtype", "torch_dtype")}, **text}
         return _parse_config(fields, name or str(fields.get("_name_or_path") or fields.get("model_type", "config")))
 
 
@@ -166,6 +167,9 @@ def _read_config(path: Path) -> Mapping[str, Any]:
     return loaded
 
 
+# Every n-th layer is global, where a family's configurations leave it to the class default.
+_GLOBAL_EVERY = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}
+_UNSIZED = {"kv_lora_rank": "keeps one latent vector instead of K and V", "num_kv_shared_layers": "shares KV of layers"}
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
 
 
@@ -178,11 +182,15 @@ def _parse_config(config: Mapping[str, Any], name: str) -> ModelShape:
             raise InvalidInput(f"{name} has no {' or '.join(names)}; is it the text model's config.json?")
         return default
 
+    for each, what in _UNSIZED.items():
+        if config.get(each):
+            raise InvalidInput(f"{name} {what} ({each} = {config[each]}); kvlab cannot size that yet")
+    family = str(config.get("model_type"))
     layers = field("num_hidden_layers", "n_layer")
     hidden = field("hidden_size", "n_embd")
     q_heads = field("num_attention_heads", "n_head")
     kv_heads = field("num_key_value_heads", default=q_heads)
-    head_dim = field("head_dim", default=hidden // q_heads)
+    head_dim = field("head_dim", default=None if family.startswith("gemma") else hidden // q_heads)
     dtype = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16").removeprefix("torch.")
     if dtype not in _DTYPE_BYTES:
         raise InvalidInput(f"{name} stores {dtype}; kvlab knows {', '.join(_DTYPE_BYTES)}")
@@ -218,9 +226,10 @@ def _layer_kinds(config: Mapping[str, Any], layers: int) -> tuple[str, ...]:
                 f"layer_types lists {len(listed)} layers of {sorted(set(listed))}; expected {layers} of {sorted(names)}"
             )
         return tuple(names[each] for each in listed)
-    every = config.get("sliding_window_pattern")
+    every = config.get("sliding_window_pattern", _GLOBAL_EVERY.get(str(config.get("model_type"))))
     if every is not None and config.get("sliding_window") is not None:
         positive("sliding_window_pattern", every)
         return tuple("global" if (i + 1) % every == 0 else "sliding" for i in range(layers))
     slides = config.get("sliding_window") is not None and config.get("use_sliding_window", True)
-    return ("sliding" if slides else "global",) * layers
+    first = config.get("max_window_layers") or 0
+    return tuple("sliding" if slides and i >= first else "global" for i in range(layers))

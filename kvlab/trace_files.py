@@ -33,6 +33,8 @@ def read_trace(path: str | Path) -> Workload:
         raise InvalidInput(f"cannot read the trace {path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise InvalidInput(f"{path} is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    except csv.Error as error:
+        raise InvalidInput(f"{path} is not CSV: {error}; is a quote left open?") from error
     if not rows:
         raise InvalidInput(f"{path} has no requests")
     prompts: list[int] = []
@@ -44,7 +46,9 @@ def read_trace(path: str | Path) -> Workload:
         prompt, output = (_count(path, line, row, name) for name in _REQUIRED)
         prompts.append(prompt)
         outputs.append(output)
-        conversations.append(names.setdefault(str(row.get("conversation_id", f"line {line}")), len(names)))
+        conversation = row.get("conversation_id")
+        name = f"line {line}" if conversation in (None, "") else f"id {conversation}"
+        conversations.append(names.setdefault(name, len(names)))
         arrivals.append(_arrival(path, line, row, arrivals[-1] if arrivals else 0.0))
     return Workload(
         path.stem,
@@ -86,13 +90,13 @@ def _json_rows(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
 def _count(path: Path, line: int, row: Mapping[str, Any], name: str) -> int:
     value = row.get(name)
     try:
-        if isinstance(value, bool | float):
+        if isinstance(value, bool | float) or "_" in str(value):
             raise ValueError
         number = int(str(value))
     except ValueError:
         raise InvalidInput(f"{path}, line {line}, {name}: {value!r} is not a whole number of tokens") from None
-    if number < 1:
-        raise InvalidInput(f"{path}, line {line}, {name}: {number} must be at least 1")
+    if not 1 <= number < 1 << 62:
+        raise InvalidInput(f"{path}, line {line}, {name}: {number} must be at least 1 and below 2**62")
     return number
 
 
@@ -100,7 +104,7 @@ def _arrival(path: Path, line: int, row: Mapping[str, Any], previous: float) -> 
     value = row.get("arrival_s", 0.0)
     try:
         arrival = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise InvalidInput(f"{path}, line {line}, arrival_s: {value!r} is not a time in seconds") from None
     if not previous <= arrival < float("inf"):
         raise InvalidInput(f"{path}, line {line}, arrival_s: {arrival} comes after {previous}; sort the trace")

@@ -57,7 +57,7 @@ class Request:
         self.max_tokens = positive(f"max_tokens of request {rid!r}", int(max_tokens))
         if output_tokens is not None and not 1 <= output_tokens <= max_tokens:
             raise InvalidInput(f"request {rid!r} outputs {output_tokens} tokens; max_tokens allows 1 to {max_tokens}")
-        self.output_tokens = output_tokens
+        self.output_tokens = None if output_tokens is None else int(output_tokens)
         self.arrival_s = arrival_s
         self.conversation = crc32(repr(rid).encode()) if conversation is None else conversation
         self.known_tokens = self.prompt_tokens
@@ -78,18 +78,20 @@ class Request:
 
         Real ids where the request was given some (positions past them raise `InvalidInput`), else made ones.
         """
+        if not 0 <= start <= stop or (self._tokens is not None and stop > self.known_tokens):
+            raise InvalidInput(f"request {self.rid!r} knows {self.known_tokens} tokens, not [{start}, {stop})")
         if self._tokens is None:
             return made_token_ids(self.conversation, start, stop)
-        if not 0 <= start <= stop <= self.known_tokens:
-            raise InvalidInput(f"request {self.rid!r} knows {self.known_tokens} tokens, not [{start}, {stop})")
         return self._tokens[start:stop]
 
     def generated(self, token_ids: Sequence[int] | int) -> None:
         """Append sampled tokens (ids, or only their number for a trace of lengths)."""
-        if isinstance(token_ids, int):
+        if isinstance(token_ids, int | np.integer):
             if self._tokens is not None:
                 raise InvalidInput(f"request {self.rid!r} has real token ids; append ids, not a count")
-            self.known_tokens += token_ids
+            if token_ids < 0:
+                raise InvalidInput(f"request {self.rid!r} cannot generate {token_ids} tokens")
+            self.known_tokens += int(token_ids)
             return
         if self._tokens is None:
             raise InvalidInput(f"request {self.rid!r} has only lengths; append a count, not ids")
@@ -117,9 +119,14 @@ class Request:
 
 
 def _token_array(ids: Sequence[int]) -> TokenIds:
-    array = np.asarray(ids)
+    try:
+        array = np.asarray(ids)
+    except ValueError as error:
+        raise InvalidInput(f"token ids must be a flat list of integers: {error}") from error
     if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
         raise InvalidInput(f"token ids must be a flat list of integers, not {ids!r}")
+    if array.size and not 0 <= array.min() <= array.max() < 1 << 31:
+        raise InvalidInput(f"token ids must lie in [0, 2**31), not [{array.min()}, {array.max()}]")
     return array.astype(np.int32)
 
 
@@ -153,9 +160,11 @@ class Workload:
     def __post_init__(self) -> None:
         if not len(self.prompt_tokens):
             raise InvalidInput(f"workload {self.name!r} has no requests")
-        for name, column in (("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)):
-            if len(column) != len(self.prompt_tokens):
+        for name in ("output_tokens", "conversation", "arrival_s", "lines"):
+            column = getattr(self, name)
+            if column is not None and len(column) != len(self.prompt_tokens):
                 raise InvalidInput(f"{name} has {len(column)} rows, prompt_tokens {len(self.prompt_tokens)}")
+        for name, column in (("prompt_tokens", self.prompt_tokens), ("output_tokens", self.output_tokens)):
             bad = np.flatnonzero(column < 1)
             if len(bad):
                 row = int(bad[0])
@@ -242,7 +251,7 @@ def lognormal(
     n = positive("requests", requests)
 
     def column(name: str, mean: float, sigma: float) -> Ints:
-        if not (mean >= 1 and sigma >= 0):
+        if not (1 <= mean < np.inf and 0 <= sigma < np.inf):
             raise InvalidInput(
                 f"{name} lengths need a mean of at least 1 and a sigma of at least 0, not {mean}, {sigma}"
             )

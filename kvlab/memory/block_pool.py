@@ -153,7 +153,7 @@ class BlockPool:
         return Handle(block, self._generations[block])
 
     def resolve(self, handle: Handle) -> int:
-        """The block of a handle, or `StaleHandle` if it was freed since; `InvalidInput` if the pool has no such block."""
+        """The block of a handle; `StaleHandle` if it was freed since, `InvalidInput` if there is no such block."""
         block, generation = handle
         self._counts((block,))
         if self._generations[block] != generation or not self._references[block]:

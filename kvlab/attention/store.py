@@ -1,0 +1,175 @@
+"""The KV of one layer in memory: what every attention route reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from kvlab.errors import InvalidInput, positive
+from kvlab.policies.base import Move
+from kvlab.policies.layout import Slots
+
+FP8 = torch.float8_e4m3fn
+STORED = (torch.float32, torch.bfloat16, torch.float16, FP8)
+
+
+class KVStore:
+    """K and V of one layer, `[blocks + 1, kv_heads, block_size, head_dim]` each.
+
+    A slot is `block * block_size + offset`, as the policies number them. Within a block a head's rows are adjacent, so
+    a route that walks one head reads runs of `block_size * head_dim` values. `block_size` is the policy's; 1 for
+    contiguous regions that may start anywhere, the window for rings. `bytes_written` and `bytes_copied` count traffic.
+
+    The last block, `pad_block`, is no policy's: it starts as zeros, padded rows of static shapes read it and write into
+    it. `references`, a policy's `pool.references`, lets a step be refused whose table names a block that nobody holds.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        block_size: int,
+        kv_heads: int,
+        head_dim: int,
+        *,
+        dtype: torch.dtype,
+        device: str | torch.device = "cpu",
+        references: Sequence[int] | None = None,
+    ) -> None:
+        if dtype not in STORED:
+            raise InvalidInput(f"KV is stored as {', '.join(str(each) for each in STORED)}, not {dtype}")
+        if positive("slots", slots) < positive("block_size", block_size):
+            raise InvalidInput(f"{slots} slots do not hold one block of {block_size}")
+        shape = (slots // block_size + 1, positive("kv_heads", kv_heads), block_size, positive("head_dim", head_dim))
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.references = references
+        self.bytes_written = self.bytes_copied = 0
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that hold slots; the pad block comes after them."""
+        return self.keys.shape[0] - 1
+
+    @property
+    def pad_block(self) -> int:
+        """The block of padding."""
+        return self.blocks
+
+    @property
+    def pad_slot(self) -> int:
+        """Where the padded rows of a step are written."""
+        return self.slots
+
+    @property
+    def block_size(self) -> int:
+        """Tokens of a block."""
+        return self.keys.shape[2]
+
+    @property
+    def slots(self) -> int:
+        """Tokens that the store can hold."""
+        return self.blocks * self.block_size
+
+    @property
+    def kv_heads(self) -> int:
+        """Heads of K and V."""
+        return self.keys.shape[1]
+
+    @property
+    def head_dim(self) -> int:
+        """Values of a head."""
+        return self.keys.shape[3]
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Bytes of one token's K and V in this layer."""
+        return 2 * self.kv_heads * self.head_dim * self.keys.element_size()
+
+    def write(self, keys: Tensor, values: Tensor, slots: Slots | Tensor) -> None:
+        """Scatter a step's K and V, `[tokens, kv_heads, head_dim]` each, into `slots` `[tokens]`, in one call.
+
+        Padded rows go to `pad_slot`. On an accelerator the slots are not looked at, which would wait for it.
+        Raises `InvalidInput`, nothing written, on a wrong shape, dtype or device, or a slot outside the store. Only
+        fp8 is stored in another dtype than the operands'.
+        """
+        expected = (len(slots), self.kv_heads, self.head_dim)
+        if tuple(keys.shape) != expected or tuple(values.shape) != expected:
+            raise InvalidInput(
+                f"{len(slots)} slots need K and V of shape {expected}, not {tuple(keys.shape)} and "
+                f"{tuple(values.shape)}"
+            )
+        if (keys.dtype, keys.device) != (values.dtype, values.device) or keys.device != self.keys.device:
+            raise InvalidInput(
+                f"K is {keys.dtype} on {keys.device}, V {values.dtype} on {values.device}, the store on "
+                f"{self.keys.device}; they must agree"
+            )
+        if keys.dtype != self.keys.dtype != FP8:
+            raise InvalidInput(f"K and V of {keys.dtype} do not go into a store of {self.keys.dtype}; convert them")
+        where = torch.as_tensor(slots, device=self.keys.device)
+        if where.device.type == "cpu" and len(slots) and not 0 <= int(where.min()) <= int(where.max()) <= self.slots:
+            raise InvalidInput(
+                f"the store has slots 0 to {self.slots - 1}, not {int(where.min())} to {int(where.max())}"
+            )
+        rows = self._rows(where)
+        for stored, new in ((self.keys, keys), (self.values, values)):
+            flat = bits(stored).view(-1, self.head_dim)
+            flat.index_copy_(0, rows, bits(new.to(stored.dtype)).reshape(-1, self.head_dim))
+        self.bytes_written += len(slots) * self.bytes_per_token
+
+    def read(self, slots: Slots) -> tuple[Tensor, Tensor]:
+        """Copies of K and V of these slots, `[tokens, kv_heads, head_dim]` each, as stored."""
+        rows = self._rows(torch.as_tensor(slots, device=self.keys.device))
+        shape = (len(slots), self.kv_heads, self.head_dim)
+        keys, values = (
+            bits(stored).view(-1, self.head_dim).index_select(0, rows).view(shape).view(stored.dtype)
+            for stored in (self.keys, self.values)
+        )
+        return keys, values
+
+    def _rows(self, slots: Tensor) -> Tensor:
+        """Rows of the slots in a store seen as `[blocks * kv_heads * block_size, head_dim]`, `[tokens * kv_heads]`."""
+        block, offset = slots // self.block_size, slots % self.block_size
+        heads = torch.arange(self.kv_heads, device=slots.device)
+        return ((block.unsqueeze(1) * self.kv_heads + heads) * self.block_size + offset.unsqueeze(1)).reshape(-1)
+
+    def copy(self, moves: Iterable[Move], pool: str = "full") -> None:
+        """Do the moves inside `pool`, as one gather and one scatter where they do not depend on each other.
+
+        Where a move reads or overwrites what an earlier one wrote, the batch is cut, so that the order counts. Raises
+        `InvalidInput`, nothing copied, on a slot outside the store.
+        """
+        mine = [move for move in moves if move.source_pool == move.target_pool == pool]
+        for move in mine:
+            low, high = min(move.source, move.target), max(move.source, move.target) + move.tokens
+            if low < 0 or high > self.slots:
+                raise InvalidInput(f"the store has slots 0 to {self.slots - 1}; {move} reaches beyond")
+        batch: list[Move] = []
+        written: set[int] = set()
+        for move in mine:
+            source = range(move.source, move.source + move.tokens)
+            target = range(move.target, move.target + move.tokens)
+            if not (written.isdisjoint(source) and written.isdisjoint(target)):
+                self._copy_batch(batch)
+                batch, written = [], set()
+            batch.append(move)
+            written.update(target)
+        self._copy_batch(batch)
+
+    def _copy_batch(self, batch: list[Move]) -> None:
+        if not batch:
+            return
+        device = self.keys.device
+        sources = torch.cat([torch.arange(m.source, m.source + m.tokens, device=device) for m in batch])
+        targets = torch.cat([torch.arange(m.target, m.target + m.tokens, device=device) for m in batch])
+        read, write = self._rows(sources), self._rows(targets)
+        for stored in (self.keys, self.values):
+            flat = bits(stored).view(-1, self.head_dim)
+            flat.index_copy_(0, write, flat.index_select(0, read))
+        self.bytes_copied += len(sources) * self.bytes_per_token
+
+
+def bits(tensor: Tensor) -> Tensor:
+    """fp8 as bytes, which torch gathers and scatters on every device; other dtypes as they are."""
+    return tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
