@@ -74,6 +74,8 @@ def _runs(layout: Layout, block_size: int) -> tuple[Ints, Ints]:
 
 def segments(step: Step, store: KVStore) -> Segments:
     """The segments of every request of the step."""
+    if step.only_tables and step.requests:
+        return _table_segments(step, store.block_size)
     runs = [_runs(layout, store.block_size) for layout in step.layouts]
     counts = [len(first) for first, _ in runs]
     return Segments(
@@ -84,11 +86,28 @@ def segments(step: Step, store: KVStore) -> Segments:
     )
 
 
+def _table_segments(step: Step, size: int) -> Segments:
+    """One segment a table entry, for all requests at once."""
+    blocks, starts = step.entries
+    begin = np.array([layout.start for layout in step.layouts])
+    end = np.array([layout.end for layout in step.layouts])
+    first, tokens = blocks * size, np.full(len(blocks), size)
+    tokens[starts[1:] - 1] -= -end % size
+    first[starts[:-1]] += begin % size
+    tokens[starts[:-1]] -= begin % size
+    return Segments(first, tokens, starts, begin)
+
+
 def rows(step: Step, found: Segments, kv_heads: int) -> Rows:
     """What each query reads of the store, long ones split so that there is work for every thread.
 
     The split depends on the step alone, never on the number of threads: results do not either.
     """
+    if step.decodes:
+        every = np.arange(step.requests)
+        end = np.array([layout.end for layout in step.layouts])
+        first = 0 if step.window_tokens is None else np.maximum(0, np.asarray(step.lengths) - step.window_tokens)
+        return _split(every, every, np.maximum(found.positions, first), end, found, kv_heads)
     query, request = [], []
     low, high = [], []
     for each, layout in enumerate(step.layouts):

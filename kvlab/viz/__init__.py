@@ -12,6 +12,9 @@ These draw lists or whole logs instead:
     recompute_triangle(without_cache, with_cache, *, steps=None) -> Drawing      tokens computed a step: lesson 00
     triangle_frames(without_cache, with_cache) -> [(Drawing, caption)]           the same, growing
     computed_tokens(prompt, steps) -> (without_cache, with_cache)                the two lists, counted by hand
+    accumulator([Taken(...), ...], blocks, block_size) -> Drawing                the online softmax: lesson 04
+    accumulator_frames(taken, blocks, block_size) -> [(Drawing, caption)]        the same, a block a frame
+    slot_reads(state, reads, wanted, *, pool="full") -> Drawing                  what a kernel touched in the pool
     timeline(log, *, frame=None) -> Drawing; timeline_frames(log) -> [(Drawing, caption)]      who ran when
 
 To show them (the value of a cell's last line):
@@ -43,10 +46,12 @@ if TYPE_CHECKING:
     from kvlab.viz.player_widget import Player, Scene, player
     from kvlab.viz.scenes.block_tables import block_tables
     from kvlab.viz.scenes.fragmentation import region_strip, reservation_bars
+    from kvlab.viz.scenes.online_softmax import Taken, accumulator, accumulator_frames
     from kvlab.viz.scenes.pages import pages
     from kvlab.viz.scenes.pool_grid import pool_grid
     from kvlab.viz.scenes.recompute import computed_tokens, recompute_triangle, triangle_frames
     from kvlab.viz.scenes.sharing import sharing
+    from kvlab.viz.scenes.slot_reads import slot_reads
     from kvlab.viz.scenes.timeline import timeline, timeline_frames
 
 _HOME = {
@@ -55,10 +60,12 @@ _HOME = {
     "player_widget": ("Player", "Scene", "player"),
     "scenes.block_tables": ("block_tables",),
     "scenes.fragmentation": ("region_strip", "reservation_bars"),
+    "scenes.online_softmax": ("Taken", "accumulator", "accumulator_frames"),
     "scenes.pages": ("pages",),
     "scenes.pool_grid": ("pool_grid",),
     "scenes.recompute": ("computed_tokens", "recompute_triangle", "triangle_frames"),
     "scenes.sharing": ("sharing",),
+    "scenes.slot_reads": ("slot_reads",),
     "scenes.timeline": ("timeline", "timeline_frames"),
 }
 _MODULE = {each: module for module, names in _HOME.items() for each in names}
@@ -69,6 +76,9 @@ __all__ = [
     "Picture",
     "Player",
     "Scene",
+    "Taken",
+    "accumulator",
+    "accumulator_frames",
     "bars",
     "block_tables",
     "computed_tokens",
@@ -80,6 +90,7 @@ __all__ = [
     "region_strip",
     "reservation_bars",
     "sharing",
+    "slot_reads",
     "stacked_shares",
     "timeline",
     "timeline_frames",

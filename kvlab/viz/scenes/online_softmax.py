@@ -17,7 +17,7 @@ WIDTH = 760.0
 _COLUMNS = 8
 _CELL_HEIGHT, _CELL_GAP = 50.0, 8.0
 _CHART = (44.0, 500.0)
-_CHART_HEIGHT = 170.0
+_CHART_HEIGHT = 184.0
 _BAR_LEFT, _BAR_RIGHT, _BAR = 64.0, 700.0, 24.0
 
 
@@ -56,7 +56,11 @@ def accumulator(taken: Sequence[Taken], blocks: int, block_size: int, *, shown: 
     parts = [*memory.parts(taken, count), *_scores(taken, count, top, memory), *_state(taken, count, top)]
     bottom = top + _CHART_HEIGHT + 44
     parts += _sums(taken, count, bottom)
-    items = [(solid(colour(0)), "read"), (tinted(colour(0)), "still to be read"), (_OTHER, "another request's, or free")]
+    items = [
+        (solid(colour(0)), "read"),
+        (tinted(colour(0)), "still to be read"),
+        (_OTHER, "not this request's"),
+    ]
     key, key_height = legend(0, bottom + 118, WIDTH, items)
     last = taken[count - 1] if count else None
     return Drawing(
@@ -81,7 +85,7 @@ def words(value: float) -> str:
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
-        return "∞" if value > 0 else "−∞"
+        return "∞" if value > 0 else "-∞"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -89,9 +93,10 @@ _OTHER = svg.rect(0.5, 0.5, 15, 11, rx=2, class_="kv-free")
 
 
 def _caption(one: Taken) -> str:
-    begin = f"Block {one.block} is read: {', '.join(map(words, one.scores))}. "
+    listed = ", ".join(map(words, one.scores)) if len(one.scores) <= 8 else f"{len(one.scores)} scores"
+    begin = f"Block {one.block} is read: {listed}. "
     if one.old_max == -math.inf:
-        return f"{begin}The largest of them is the first maximum, {words(one.new_max)}"
+        return f"{begin}The maximum is now {words(one.new_max)}, and there was no sum before"
     factor = f"the earlier sum is multiplied by {words(one.rescale)}"
     if one.new_max == one.old_max:
         return f"{begin}None is above the maximum {words(one.old_max)}: {factor}"
@@ -145,9 +150,7 @@ class _Memory:
         (x, y), tint = self.at(block), colour(entry)
         slot = (self.width - 14) / self.block_size
         plate = svg.rect(x + self.width - 58, y + 4, 52, 16, rx=3, fill=tint)
-        plate += svg.text(
-            x + self.width - 32, y + 16, f"entry {entry}", class_="kv-chip kv-middle", fill=text_on(tint)
-        )
+        plate += svg.text(x + self.width - 32, y + 16, f"entry {entry}", class_="kv-chip kv-middle", fill=text_on(tint))
         every = svg.path(svg.boxes([(x + 7, y + 25, slot * self.block_size, 18)]), fill=tint, class_="kv-tint")
         full = svg.path(svg.boxes([(x + 7, y + 25, slot * filled, 18)]), fill=tint) if read else ""
         cuts = [((x + 7 + i * slot, y + 25), (x + 7 + i * slot, y + 43)) for i in range(1, self.block_size)]
@@ -166,11 +169,12 @@ class _Memory:
 def _scores(taken: Sequence[Taken], count: int, top: float, memory: _Memory) -> list[str]:
     """A stem for each score, block after block, and the running maximum over them."""
     finite = [value for each in taken for value in (*each.scores, each.new_max) if math.isfinite(value)]
-    axis = Axis.fit(min(finite, default=0.0), max(finite, default=1.0), top + _CHART_HEIGHT, top + 22)
+    axis = Axis.fit(min(finite, default=0.0), max(finite, default=1.0), top + _CHART_HEIGHT, top + 40)
     left, right = _CHART
     room = (right - left) / len(taken)
-    parts = [svg.path(svg.lines([((left, y), (right, y)) for _, y in axis.ticks()]), class_="kv-grid")]
+    parts = [svg.path(svg.lines([((left, y), (right, y)) for _, y in axis.ticks()]), class_="kv-rule kv-faint")]
     parts += [svg.text(left - 8, y + 4, label, class_="kv-quiet kv-end") for label, y in axis.ticks()]
+    parts.append(svg.text(0, top + 6, "scores", class_="kv-strong"))
     for entry, each in enumerate(taken):
         x, tint = left + entry * room, colour(entry)
         parts.append(svg.text(x + room / 2, top + 6, f"block {each.block}", class_="kv-ink kv-middle"))
@@ -230,16 +234,19 @@ def _state(taken: Sequence[Taken], count: int, top: float) -> list[str]:
         ("maximum m", words(last.new_max if last else -math.inf)),
         ("sum l", words(last.total if last else 0.0)),
     ]
-    parts = [svg.rect(x, top - 8, width, _CHART_HEIGHT + 8, rx=6, class_="kv-cell")]
+    parts = [svg.rect(x, top - 8, width, _CHART_HEIGHT + 12, rx=6, class_="kv-cell")]
     parts.append(svg.text(x + 12, top + 12, "the accumulator", class_="kv-head"))
     for i, (label, value) in enumerate(rows):
-        y = top + 38 + i * 24
+        y = top + 40 + i * 24
         parts.append(svg.text(x + 12, y, label, class_="kv-ink"))
         parts.append(svg.text(x + width - 12, y, value, class_="kv-large kv-end"))
-    parts.append(svg.text(x + 12, top + 90, "output so far, acc / l", class_="kv-ink"))
+    parts.append(svg.text(x + 12, top + 92, "output so far, acc / l", class_="kv-ink"))
     if last is None or not all(map(math.isfinite, last.output)):
-        return [*parts, svg.text(x + width - 12, top + 132, "none" if last is None else "NaN", class_="kv-large kv-end")]
-    return [*parts, *_bars(taken, last.output[:8], x + 12, top + 98, width - 24)]
+        return [
+            *parts,
+            svg.text(x + width - 12, top + 136, "none" if last is None else "NaN", class_="kv-large kv-end"),
+        ]
+    return [*parts, *_bars(taken, last.output[:8], x + 12, top + 102, width - 24)]
 
 
 def _bars(taken: Sequence[Taken], output: Sequence[float], x: float, y: float, width: float) -> list[str]:
@@ -279,7 +286,8 @@ def _sums(taken: Sequence[Taken], count: int, top: float) -> list[str]:
         parts.append(svg.path(d, class_="kv-waste"))
         edge = svg.lines([((_BAR_LEFT + wide, top + 32), (_BAR_LEFT + narrow, low))])
         parts.append(svg.path(edge, class_="kv-rule"))
-        parts.append(svg.text(_BAR_LEFT + 8, top + 56, f"× {words(last.rescale)}", class_="kv-warn"))
+        look = "kv-quiet" if last.rescale == 1 else "kv-warn"
+        parts.append(svg.text(_BAR_LEFT + 8, top + 56, f"× {words(last.rescale)}", class_=look))
     return [*parts, *_bar(shares, low, per_unit)]
 
 
@@ -311,7 +319,7 @@ def _bar(shares: Sequence[float], y: float, per_unit: float) -> list[str]:
 def _table(taken: Sequence[Taken]) -> Table:
     header = ("entry", "block", "scores", "maximum", "factor on the earlier sum", "sum")
     if not taken:
-        return header, ("-", "-", "none read", "−∞", "-", "0")
+        return header, ("-", "-", "none read", "-∞", "-", "0")
     return (
         header,
         *(
