@@ -39,10 +39,10 @@ def keeps_its_invariants(machine: type[Counted], *, steps: int = 80) -> None:
 
 def catches(machine: type[Counted], bug: Bug) -> None:
     """The machine fails with a planted bug: by an assertion of its model, by a refusal that did not
-    come, or by one of the project's errors."""
+    come, by one of the project's errors, or by a look-up that finds nothing."""
     with pytest.MonkeyPatch.context() as patch:
         bug(patch)
-        with pytest.raises((AssertionError, KvlabError, pytest.fail.Exception)):
+        with pytest.raises((AssertionError, KvlabError, LookupError, pytest.fail.Exception)):
             run_state_machine_as_test(
                 machine,
                 settings=settings(

@@ -1,0 +1,21 @@
+"""Every policy through the state machine, with the content model, the plainest books, audits and replayed logs."""
+
+import pytest
+from support.cases import CONTIGUOUS, PAGED, PolicyCase, fake
+from support.machines import keeps_its_invariants
+from support.policy_machine import machine_of
+
+KINDS = {
+    "ContiguousMax": CONTIGUOUS[0:2],
+    "ContiguousPow2": CONTIGUOUS[2:4],
+    "ContiguousOracle": CONTIGUOUS[4:6],
+    "Paged": [case for case in PAGED if case.host is None],
+    "Paged with swap": [case for case in PAGED if case.host is not None],
+    "TwoGroups": [fake()],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_models_agree_for_ten_thousand_operations(kind: str) -> None:
+    cases: list[PolicyCase] = KINDS[kind]
+    keeps_its_invariants(machine_of(cases))
