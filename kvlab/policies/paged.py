@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from kvlab.errors import InvalidInput, NeverFits, UnknownRequest, positive, require
 from kvlab.events import EventLog, to_ranges
@@ -13,7 +13,6 @@ from kvlab.memory.host_swap import HostSwap, HostTable
 from kvlab.policies.base import (
     Admission,
     Extension,
-    Holding,
     PolicyBase,
     ReleaseReason,
     TokenList,
@@ -21,30 +20,10 @@ from kvlab.policies.base import (
     checked_commit,
     checked_reason,
 )
-from kvlab.policies.layout import Layout, Slots, Table
+from kvlab.policies.layout import Layout, Table
+from kvlab.policies.table_books import TableBooks, TableHolding
 from kvlab.shapes import LayerGroup
 from kvlab.workload import Request, RequestId
-
-
-class TableHolding(Holding):
-    """A holding with its block table."""
-
-    __slots__ = ("groups", "table")
-
-    def __init__(self, request: Request, table: BlockTable, groups: int, committed: int = 0) -> None:
-        super().__init__(request, committed)
-        self.table = table
-        self.groups = groups
-
-    def slots(self, start: int, stop: int) -> tuple[Slots, ...]:
-        """Slots of positions [start, stop), the same for every group."""
-        return (self.table.slots(start, stop),) * self.groups
-
-    @property
-    def blocks(self) -> Iterator[tuple[int, int]]:
-        """(first position, block) of each table entry."""
-        size = self.table.block_size
-        return ((index * size, block) for index, block in enumerate(self.table.blocks))
 
 
 class Paged(PolicyBase[TableHolding]):
@@ -84,8 +63,7 @@ class Paged(PolicyBase[TableHolding]):
         self.host = HostSwap(self.pool, host_tokens // block_size, block_size) if host_tokens else None
         self.can_swap = self.host is not None
         self._swapped: dict[RequestId, tuple[Request, HostTable]] = {}
-        # Slots that hold a committed token, each physical slot once.
-        self._filled_slots = 0
+        self.books = TableBooks(self.groups, self.pool, block_size, capacity_tokens)
         if log is not None:
             order_now = to_ranges(self.pool.next_free())
             log.write(
@@ -131,7 +109,7 @@ class Paged(PolicyBase[TableHolding]):
         held = len(table.blocks)
         copied = table.append(count)
         if copied is not None:
-            self._filled_slots += copied.tokens
+            self.books.filled_slots += copied.tokens
             self._move_block("full", copied.source, "full", copied.target, copied.tokens, "copy-on-write")
         if self.log is not None:
             if copied is not None:
@@ -155,7 +133,7 @@ class Paged(PolicyBase[TableHolding]):
                 self.log.write("trim", rid, "full", held - len(table.blocks))
         elif stop > holding.granted:
             table.tokens = stop
-        self._filled_slots += stop - start
+        self.books.filled_slots += stop - start
         holding.committed = holding.granted = holding.request.computed = stop
 
     def layout(self, rid: RequestId) -> tuple[Layout, ...]:
@@ -186,26 +164,14 @@ class Paged(PolicyBase[TableHolding]):
             self._host().forget(swapped)
         else:
             holding = self._holding(rid)
-            own = self._own_slots(holding)
+            own = self.books.own_slots(holding)
             holding.table.release()
-            self._filled_slots -= own
+            self.books.filled_slots -= own
             del self._held[rid]
             request = holding.request
         request.computed = 0
         if self.log is not None:
             self.log.write("release", rid, reason)
-
-    def _own_slots(self, holding: TableHolding) -> int:
-        """Committed slots in blocks that nobody else holds."""
-        references, size, committed = self.pool.references, self.block_size, holding.committed
-        counts = [references[block] for block in holding.table.blocks]
-        if all(count == 1 for count in counts):
-            return committed
-        return sum(
-            min(size, committed - index * size)
-            for index, count in enumerate(counts)
-            if count == 1 and committed > index * size
-        )
 
     def _host(self) -> HostSwap:
         if self.host is None:
@@ -216,9 +182,9 @@ class Paged(PolicyBase[TableHolding]):
         """See `Policy.swap_out`: every block goes, all or nothing."""
         host, holding = self._host(), self._holding(rid)
         holding.settled("swap out")
-        own = self._own_slots(holding)
+        own = self.books.own_slots(holding)
         swapped, transfers = host.swap_out(holding.table)
-        self._filled_slots -= own
+        self.books.filled_slots -= own
         del self._held[rid]
         self._swapped[rid] = (holding.request, swapped)
         for each in transfers:
@@ -236,7 +202,7 @@ class Paged(PolicyBase[TableHolding]):
         transfers = host.swap_in(swapped, table)
         del self._swapped[rid]
         self._held[rid] = TableHolding(request, table, len(self.groups), swapped.tokens)
-        self._filled_slots += sum(each.tokens for each in transfers)
+        self.books.filled_slots += sum(each.tokens for each in transfers)
         for each in transfers:
             self._move_block("host", each.source, "full", each.target, each.tokens, "swap in")
         if self.log is not None:
@@ -246,58 +212,11 @@ class Paged(PolicyBase[TableHolding]):
         self._move(source_pool, source * self.block_size, target_pool, target * self.block_size, tokens, why)
 
     def usage(self, pending_tokens: int | None = None) -> dict[str, Usage]:
-        """See `Policy.usage`. A block fits anywhere, so only the slack behind the last block is external.
-
-        Costs O(admitted requests); O(blocks held) while blocks are shared and a group has a window.
-        """
-        filled = self._filled_slots
-        reserved = internal = held = 0
-        shared_tails: dict[int, tuple[int, int]] = {}
-        for holding in self._held.values():
-            request, blocks = holding.request, holding.table.blocks
-            held += len(blocks)
-            filled += request.computed - holding.committed
-            empty = len(blocks) * self.block_size - request.computed
-            promised = min(empty, max(0, request.final_tokens - request.computed))
-            if empty and self.pool.references[blocks[-1]] > 1:
-                most = max(promised, shared_tails.get(blocks[-1], (0, 0))[0])
-                shared_tails[blocks[-1]] = (most, empty)
-            else:
-                reserved += promised
-                internal += empty - promised
-        for promised, empty in shared_tails.values():
-            reserved += promised
-            internal += empty - promised
-        shared = held > self.pool.blocks - self.pool.free_blocks
-        dead = sum(
-            group.bytes_per_token * (self._dead_shared(group) if shared else self._dead_alone(group))
-            for group in self.groups
-            if group.window_tokens is not None
-        )
-        scale = self.bytes_per_token
-        slack = self.capacity_tokens - self.pool.blocks * self.block_size
-        found = {
-            "full": Usage(
-                live=filled * scale - dead, dead=dead, reserved=reserved * scale, internal=internal * scale, cached=0,
-                external=slack * scale, free=self.pool.free_blocks * self.block_size * scale,
-            )
-        }  # fmt: skip
+        """See `Policy.usage`; a block fits anywhere, so `pending_tokens` changes nothing."""
+        found = {"full": self.books.usage(self._held.values())}
         if self.host is not None:
             found["host"] = self._host_usage(self.host)
         return found
-
-    def _dead_alone(self, group: LayerGroup) -> int:
-        return sum(group.first_readable(holding.request.computed) for holding in self._held.values())
-
-    def _dead_shared(self, group: LayerGroup) -> int:
-        """Slots that none of their sharers can read any more: what the reader furthest behind has left."""
-        dead: dict[int, int] = {}
-        for holding in self._held.values():
-            passed = group.first_readable(holding.request.computed)
-            for first, block in holding.blocks:
-                behind = min(self.block_size, max(0, passed - first))
-                dead[block] = min(behind, dead.get(block, behind))
-        return sum(dead.values())
 
     def _host_usage(self, host: HostSwap) -> Usage:
         scale, size = self.bytes_per_token, self.block_size
@@ -310,54 +229,9 @@ class Paged(PolicyBase[TableHolding]):
 
     def audit(self) -> None:
         """See `Policy.audit`."""
-        self.pool.audit()
-        named: Counter[int] = Counter()
-        for rid, holding in self._held.items():
-            holding.table.audit()
-            named.update(holding.table.blocks)
-            computed, reach = holding.request.computed, len(holding.table.blocks) * self.block_size
-            require(
-                holding.committed <= computed <= max(holding.limit, holding.committed) <= reach,
-                f"request {rid!r} has {holding.committed} tokens committed, {computed} computed, a limit of "
-                f"{holding.limit} and blocks for {reach}",
-            )
-        counts = {block: count for block, count in enumerate(self.pool.references) if count}
-        require(named == counts, "the tables and the reference counts disagree")
+        self.books.audit(self._held.values())
         if self.host is not None:
             self.host.audit()
             on_host = Counter(block for _, swapped in self._swapped.values() for block in swapped.blocks)
             host_counts = {block: count for block, count in enumerate(self.host.host.references) if count}
             require(on_host == host_counts, "the swapped tables and the host's reference counts disagree")
-        usage, recounted = self.usage()["full"], self._recounted()
-        require(usage == recounted, f"the books say {usage}, slot by slot it is {recounted}")
-        require(
-            usage.capacity == self.capacity_tokens * self.bytes_per_token,
-            f"{usage} does not add up to the pool",
-        )
-
-    def _recounted(self) -> Usage:
-        filled: set[int] = set()
-        promised: set[int] = set()
-        owned: set[int] = set()
-        readable: dict[str, set[int]] = {group.name: set() for group in self.groups}
-        for holding in self._held.values():
-            request = holding.request
-            for first, block in holding.blocks:
-                for position in range(first, first + self.block_size):
-                    slot = block * self.block_size + position - first
-                    owned.add(slot)
-                    if position < request.computed:
-                        filled.add(slot)
-                        for group in self.groups:
-                            if position >= group.first_readable(request.computed):
-                                readable[group.name].add(slot)
-                    elif position < request.final_tokens:
-                        promised.add(slot)
-        scale = self.bytes_per_token
-        live = sum(group.bytes_per_token * len(readable[group.name]) for group in self.groups)
-        free = self.pool.blocks * self.block_size - len(owned)
-        return Usage(
-            live=live, dead=len(filled) * scale - live, reserved=len(promised - filled) * scale,
-            internal=len(owned - promised - filled) * scale, cached=0,
-            external=(self.capacity_tokens - self.pool.blocks * self.block_size) * scale, free=free * scale,
-        )  # fmt: skip

@@ -67,7 +67,7 @@ def broken_length(policy: Paged) -> None:
 
 
 def broken_count(policy: Paged) -> None:
-    policy._filled_slots += 1
+    policy.books.filled_slots += 1
 
 
 def broken_reference(policy: Paged) -> None:
@@ -79,7 +79,7 @@ def broken_table(policy: Paged) -> None:
 
 
 def broken_terms(policy: Paged) -> None:
-    policy.usage = lambda pending_tokens=None: {"full": Usage(64 * 8, 0, 0, 0, 0, 0, 0)}  # type: ignore[method-assign]
+    policy.books.usage = lambda held: Usage(64 * 8, 0, 0, 0, 0, 0, 0)
 
 
 def broken_host(policy: Paged) -> None:

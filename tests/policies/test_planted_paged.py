@@ -20,7 +20,8 @@ from kvlab.errors import OutOfMemory
 from kvlab.memory.block_table import BlockTable
 from kvlab.memory.host_swap import HostSwap
 from kvlab.policies.base import PolicyBase, Usage
-from kvlab.policies.paged import Paged, TableHolding
+from kvlab.policies.paged import Paged
+from kvlab.policies.table_books import TableBooks, TableHolding
 from kvlab.workload import RequestId
 
 SWAPPING = [case for case in PAGED if case.host is not None]
@@ -78,11 +79,11 @@ def quiet_tokens_are_not_counted(patch: pytest.MonkeyPatch) -> None:
 
 
 def released_slots_are_all_its_own(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Paged, "_own_slots", lambda self, holding: holding.committed)
+    patch.setattr(TableBooks, "own_slots", lambda self, holding: holding.committed)
 
 
 def dead_slots_are_counted_for_each_holder(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Paged, "_dead_shared", Paged._dead_alone)
+    patch.setattr(TableBooks, "_dead_shared", TableBooks._dead_alone)
 
 
 def rollback_keeps_its_blocks(patch: pytest.MonkeyPatch) -> None:
