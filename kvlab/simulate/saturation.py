@@ -34,10 +34,11 @@ class Saturation:
 class _Run:
     """A running request: `committed` tokens at step `since`, one more each step; the policy is due at step `due`."""
 
-    __slots__ = ("committed", "due", "order", "quiet", "request", "since")
+    __slots__ = ("committed", "due", "final", "order", "quiet", "request", "since")
 
     def __init__(self, request: Request, order: int) -> None:
         self.request = request
+        self.final = request.final_tokens
         self.order = order
         self.committed = self.since = self.due = self.quiet = 0
 
@@ -55,6 +56,8 @@ class SaturatedServer:
         self._running: dict[RequestId, _Run] = {}
         self._due: list[tuple[int, int, RequestId]] = []
         self._admitted = 0
+        # Whether memory was given back since the head of the queue was refused; until then it would be again.
+        self._room = True
 
     def __len__(self) -> int:
         return len(self._running)
@@ -85,8 +88,9 @@ class SaturatedServer:
     def _call(self, run: _Run) -> None:
         request = run.request
         self._commit(run)
-        if run.committed == request.final_tokens:
+        if run.committed == run.final:
             self.policy.release(request.rid, "finished")
+            self._room = True
             del self._running[request.rid]
             self.finished += 1
         else:
@@ -115,7 +119,7 @@ class SaturatedServer:
         heapq.heappush(self._due, (run.due, run.order, run.request.rid))
 
     def _quiet_steps(self, run: _Run) -> int:
-        steps = min(run.quiet, run.request.final_tokens - run.committed)
+        steps = min(run.quiet, run.final - run.committed)
         return steps if self._skip else min(steps, 1)
 
     def _preempt_latest(self) -> _Run:
@@ -123,6 +127,7 @@ class SaturatedServer:
         request = victim.request
         self._commit(victim)
         self.policy.release(request.rid, "preempted")
+        self._room = True
         del self._running[request.rid]
         request.generated(victim.committed - request.known_tokens)
         self._waiting.appendleft(request)
@@ -130,7 +135,11 @@ class SaturatedServer:
         return victim
 
     def _admit(self) -> None:
-        while self.policy.admit(request := self._waiting[0]) is not None:
+        while self._room:
+            request = self._waiting[0]
+            if self.policy.admit(request) is None:
+                self._room = False
+                return
             self._waiting.popleft()
             if not self._waiting:
                 self._waiting.append(next(self._queue))

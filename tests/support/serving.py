@@ -273,7 +273,13 @@ class Serving:
                         assert request.regions.get(group.pool) == (layout.first_slot, asked, taken)
         for rid, sequence in self.swapped.items():
             assert self.state.requests[rid].tokens == sequence.computed
+        assert self.state.policy == type(self.policy).__name__
+        assert set(self.state.pools) == set(self.case.pools)
         for pool, size in self.case.pools.items():
+            geometry = self.state.pools[pool]
+            scale = sum(group.bytes_per_token for group in self.policy.groups if group.pool == pool)
+            block_size = size.unit if pool == "full" and self.case.asked is None else 1
+            assert (geometry.capacity, geometry.block_size, geometry.bytes_per_token) == (size.slots, block_size, scale)
             named = self.state.holders(pool)
             assert all(len(rids) == books.holders(block) for block, rids in named.items())
             filled = self.state.filled(pool)
