@@ -55,6 +55,8 @@ class Native:
         long = [request for request in range(step.requests) if step.query_tokens(request) > SHORT_CHUNK]
         if not long:
             return self._walk(step, store, trace)
+        if len(long) == step.requests:
+            return self._chunks(step, store, trace)
         short = [request for request in range(step.requests) if step.query_tokens(request) <= SHORT_CHUNK]
         output, total = torch.empty_like(step.queries), Bytes(0, 0, 0)
         for requests, route in ((long, self._chunks), (short, self._walk)):
