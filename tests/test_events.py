@@ -168,6 +168,38 @@ def test_frame_0_is_the_empty_machine_and_an_unfinished_frame_counts() -> None:
     assert Replay([]).state(0) == State()
 
 
+def test_the_header_tells_the_geometry_of_each_pool() -> None:
+    state = State()
+    apply(state, ("header", "Fake", (("full", 67, 16, 8, ((2, 4), (0, 2))), ("rings", 24, 1, 12, ()))))
+    full, rings = state.pools["full"], state.pools["rings"]
+    assert (full.name, full.capacity, full.block_size, full.bytes_per_token) == ("full", 67, 16, 8)
+    assert (full.blocks, full.free_order) == (4, [2, 3, 0, 1])
+    assert (rings.blocks, rings.bytes_per_token, state.policy) == (24, 12, "Fake")
+
+
+def test_a_swapped_table_is_on_the_host_and_its_moves_belong_to_their_own_frame() -> None:
+    out: Event = ("swap_out", "a", "full", ((5, 7),))
+    back: Event = ("swap_in", "a", "full", ((3, 4), (0, 1)))
+    start: list[Event] = [HEADER, ("admit", "a", 6, 9, 0), ("grow", "a", "full", ((0, 2),))]
+    replay = Replay([*start, out, ("step", ()), back, ("step", ()), ("step", ())], keyframe_every=2)
+    away = replay.state(1)
+    assert (away.requests["a"].status, away.requests["a"].tables, away.requests["a"].host) == (
+        "swapped",
+        {},
+        {"full": [5, 6]},
+    )
+    assert away.holders("full") == {}
+    assert away.running() == []
+    home = replay.state(2)
+    assert (home.requests["a"].status, home.requests["a"].tables, home.requests["a"].host) == (
+        "running",
+        {"full": [3, 0]},
+        {},
+    )
+    assert [replay.state(frame).moved for frame in range(4)] == [[], [out], [back], []]
+    assert replay.state(-4) == replay.state(0)
+
+
 @pytest.mark.parametrize("frame", [3, -4, 100])
 def test_a_frame_outside_the_log_is_refused(frame: int) -> None:
     with pytest.raises(InvalidInput, match=f"frames 0 to 2, not {frame}"):
@@ -195,6 +227,7 @@ def test_an_unknown_event_is_refused_with_the_known_ones() -> None:
         ("trim", "a", "other", 1),
         ("drop", "a", "full", 2, 1),
         ("drop", "a", "full", 0, 3),
+        ("drop", "a", "full", 1, -1),
         ("copy", "a", "full", 0, 9, 3),
         ("copy", "a", "full", 5, 1, 3),
         ("region", "nobody", "full", 0, 1, 1),

@@ -145,6 +145,20 @@ def test_layer_kinds_follow_the_familys_rule(extra: dict[str, Any], kinds: str) 
     assert shape.window_tokens == (32 if "s" in kinds else None)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "width"), [("float32", 4), ("float16", 2), ("bfloat16", 2), ("float8_e4m3fn", 1), ("float8_e5m2", 1)]
+)
+def test_the_dtype_sets_the_width_and_bfloat16_is_assumed_without_one(dtype: str, width: int) -> None:
+    assert ModelShape.from_config(SMALL | {"torch_dtype": dtype}).bytes_per_token == 6 * 2 * 2 * 8 * width
+    assert ModelShape.from_config(SMALL | {"torch_dtype": None}).dtype_bytes == 2
+
+
+def test_a_shape_is_called_what_the_caller_or_the_configuration_says() -> None:
+    assert ModelShape.from_config(SMALL | {"model_type": "llama"}).name == "llama"
+    assert ModelShape.from_config(SMALL | {"model_type": "llama", "_name_or_path": "me/mine"}).name == "me/mine"
+    assert ModelShape.from_config(SMALL | {"_name_or_path": "me/mine"}, name="yours").name == "yours"
+
+
 def test_gpt2_field_names_are_understood() -> None:
     shape = ModelShape.from_config(
         {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50_257}

@@ -69,7 +69,7 @@ def test_a_csv_value_that_is_no_whole_number_is_named(tmp_path: Path, value: str
     refused(path, f"line 3, {name}: {re.escape(repr(value))} is not a whole number of tokens")
 
 
-@pytest.mark.parametrize("value", ["0", "-4", "9" * 30])
+@pytest.mark.parametrize("value", ["0", "-4", "9" * 30, str(2**62)])
 def test_a_count_out_of_range_is_named(tmp_path: Path, value: str) -> None:
     refused(
         written(tmp_path, f"{HEAD}5,7,c,0,\n5,{value},c,0,\n"), f"line 3, output_tokens: {value} must be at least 1"

@@ -181,6 +181,13 @@ def test_orcas_shares_are_the_published_ones(
     assert shares["dead"] == shares["cached"] == 0
 
 
+def test_seven_requests_with_the_longest_reservation_are_always_in_flight() -> None:
+    policy = ContiguousMax(ModelShape.preset("opt-13b").groups(), CAPACITY, max_model_tokens=2048)
+    found = saturate(policy, clipped_lengths(), steps=20_000)
+    assert found.requests_in_flight == 7
+    assert (found.policy, found.steps, found.preempted) == ("ContiguousMax", 20_000, 0)
+
+
 def test_paging_fills_at_least_95_5_percent_of_the_memory_with_tokens() -> None:
     shares = shares_of(Paged(ModelShape.preset("opt-13b").groups(), CAPACITY))
     assert shares["live"] >= 95.5
