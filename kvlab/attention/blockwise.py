@@ -5,10 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kvlab.attention.checking import accept
 from kvlab.attention.dense import bias, capped
 from kvlab.attention.online_softmax import nothing, output, see
 from kvlab.attention.reading import own, pieces, readable, stored_slots
-from kvlab.attention.step import Bytes, Step, Takes, Trace, accept
+from kvlab.attention.step import Bytes, Step, Takes, Trace
 from kvlab.attention.store import KVStore
 
 

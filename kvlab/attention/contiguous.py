@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kvlab.attention.checking import accept
 from kvlab.attention.dense import attend, attend_request, widening
 from kvlab.attention.reading import own, stored_slots, view
-from kvlab.attention.step import Bytes, Step, Takes, Trace, accept
+from kvlab.attention.step import Bytes, Step, Takes, Trace
 from kvlab.attention.store import KVStore
 from kvlab.policies.layout import Region
 

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.block_list import BlockList, WindowMode, block_list, blocks_read, checked_mode
+from kvlab.attention.checking import accept
 from kvlab.attention.dense import capped, widening
 from kvlab.attention.gather import pad_rows
-from kvlab.attention.step import Bytes, Step, Takes, Trace, accept
+from kvlab.attention.step import Bytes, Step, Takes, Trace
 from kvlab.attention.store import KVStore
 from kvlab.attention.workspace import Workspace, clear_edges, fetch
 from kvlab.device.buckets import Buckets

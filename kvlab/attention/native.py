@@ -10,11 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from kvlab.attention.checking import SERIAL, accept
 from kvlab.attention.gather import Gather
 from kvlab.attention.native_kernel import LOG2E, attend, compiled, merge
 from kvlab.attention.segments import Rows, Segments, rows, segments
 from kvlab.attention.simd import PAIR, lane_order
-from kvlab.attention.step import SERIAL, Bytes, Step, Takes, Trace, accept
+from kvlab.attention.step import Bytes, Step, Takes, Trace
 from kvlab.attention.store import FP8, KVStore
 from kvlab.errors import InvalidInput
 from kvlab.policies.layout import Ring

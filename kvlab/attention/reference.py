@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from kvlab.attention.checking import accept
 from kvlab.attention.reading import own, readable, stored_slots
-from kvlab.attention.step import Bytes, Step, Takes, Trace, accept
+from kvlab.attention.step import Bytes, Step, Takes, Trace
 from kvlab.attention.store import KVStore
 from kvlab.policies.layout import Ring
 

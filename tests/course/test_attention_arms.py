@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvlab.attention import get_route
-from kvlab.attention.step import check
+from kvlab.attention.checking import check
 from kvlab.course import attention_arms as arms
 from kvlab.course.attention_arms import CONTIGUOUS, DecodeBatch
 from kvlab.course.stored_run import load_stored_run
