@@ -1,6 +1,7 @@
 """What every test may use: the project's root, a Chromium, and how Hypothesis searches."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ from kvlab.installation import find_chromium
 # No deadline: a slow machine is no failure. In CI the same examples each time, so that red means a change.
 settings.register_profile("kvlab", deadline=None, print_blob=True, derandomize=os.environ.get("CI") == "true")
 settings.load_profile("kvlab")
+
+# A shell ignores Ctrl-C for what it starts in the background, and children inherit that: some tests press it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

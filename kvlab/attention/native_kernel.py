@@ -21,6 +21,8 @@ from kvlab.attention import simd
 from kvlab.attention.simd import prefetch, scores, softmax, values
 
 TILE: Final = 64
+PIECE: Final = 16
+"""Keys scored, and asked for ahead, at once: more at a time crowds out what is being read."""
 LOG2E: Final = math.log2(math.e)
 
 
@@ -52,7 +54,7 @@ def _kernel(version: int) -> tuple[Callable[..., None], Callable[..., None]]:
             while left > 0:
                 begin, begin_skip, keys = at, skip, 0
                 while keys < TILE and left > 0:
-                    count = min(seg_tokens[at] - skip, TILE - keys, left)
+                    count = min(seg_tokens[at] - skip, TILE - keys, left, PIECE)
                     first = seg_first[at] + within + skip * row_stride
                     left -= count
                     skip += count
@@ -61,7 +63,7 @@ def _kernel(version: int) -> tuple[Callable[..., None], Callable[..., None]]:
                     if row_stride == dim:
                         prefetch(v, first, count * dim)
                         if left > 0:
-                            ahead = min(seg_tokens[at] - skip, TILE)
+                            ahead = min(seg_tokens[at] - skip, PIECE)
                             prefetch(k, seg_first[at] + within + skip * row_stride, ahead * dim)
                     for chunk in range(chunks):
                         h = chunk * heads

@@ -69,9 +69,9 @@ class DecodeBatch:
         """Bytes of K and V of all turns."""
         return self.turns * self.call_bytes
 
-    def laid_out(self, block_size: int | None) -> tuple[list[Step], KVStore]:
-        """A step for each turn and their store: over blocks of this size, or over slabs (`CONTIGUOUS`). Both lie in
-        random order within the turn's part of the buffer.
+    def laid_out(self, block_size: int | None, *, in_order: bool = False) -> tuple[list[Step], KVStore]:
+        """A step for each turn and their store: over blocks of this size, or over slabs (`CONTIGUOUS`). Either lie
+        in random order within the turn's part of the buffer, or one after the other.
 
         Raises `InvalidInput` for a size that does not divide the context.
         """
@@ -85,8 +85,9 @@ class DecodeBatch:
         random = np.random.default_rng(0)
         steps = []
         for first in range(0, self.turns * per_turn, per_turn):
-            blocks = random.permutation(np.arange(first, first + per_turn)).reshape(self.batch, -1)
-            steps.append(self._step(blocks, block_size))
+            blocks = np.arange(first, first + per_turn)
+            placed = blocks if in_order else random.permutation(blocks)
+            steps.append(self._step(placed.reshape(self.batch, -1), block_size))
         return steps, store
 
     def _step(self, blocks: np.ndarray[Any, np.dtype[np.int64]], block_size: int | None) -> Step:
@@ -100,10 +101,10 @@ class DecodeBatch:
         starts, lengths = range(self.batch + 1), [self.context] * self.batch
         return Step(self._queries, own, own, starts, lengths, layouts, self.head_dim**-0.5)
 
-    def arms(self, route: str, layouts: Mapping[str, int | None]) -> Arms:
+    def arms(self, route: str, layouts: Mapping[str, int | None], *, in_order: bool = False) -> Arms:
         """Calls of one route to measure, each run once already: name -> block size, or `CONTIGUOUS`."""
         called = get_route(route)
-        made = {name: self._arm(called, *self.laid_out(size)) for name, size in layouts.items()}
+        made = {name: self._arm(called, *self.laid_out(size, in_order=in_order)) for name, size in layouts.items()}
         for arm in made.values():
             arm()
         return made
@@ -113,8 +114,9 @@ class DecodeBatch:
 
 
 def block_size_arms(batch: DecodeBatch) -> Arms:
-    """The same kernel over slabs (the baseline) and over blocks of every size."""
-    return batch.arms("native", {"contiguous": CONTIGUOUS} | {f"blocks of {size}": size for size in BLOCK_SIZES})
+    """The same kernel over slabs (the baseline), over blocks of every size, and over blocks that are not scattered."""
+    places = {"contiguous": CONTIGUOUS} | {f"blocks of {size}": size for size in BLOCK_SIZES}
+    return batch.arms("native", places) | batch.arms("native", {"16, in order": 16}, in_order=True)
 
 
 def route_arms(batch: DecodeBatch) -> Arms:

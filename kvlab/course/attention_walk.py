@@ -20,7 +20,7 @@ from kvlab.policies.layout import Table
 from kvlab.policies.paged import Paged
 from kvlab.shapes import ModelShape
 from kvlab.simulate.examples import BLOCK_SIZE, request_a, serve
-from kvlab.viz.scenes.online_softmax import Taken
+from kvlab.viz.scenes.taken import Taken
 from kvlab.workload import Request
 
 TakeIn: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]

@@ -46,12 +46,13 @@ if TYPE_CHECKING:
     from kvlab.viz.player_widget import Player, Scene, player
     from kvlab.viz.scenes.block_tables import block_tables
     from kvlab.viz.scenes.fragmentation import region_strip, reservation_bars
-    from kvlab.viz.scenes.online_softmax import Taken, accumulator, accumulator_frames
+    from kvlab.viz.scenes.online_softmax import accumulator, accumulator_frames
     from kvlab.viz.scenes.pages import pages
     from kvlab.viz.scenes.pool_grid import pool_grid
     from kvlab.viz.scenes.recompute import computed_tokens, recompute_triangle, triangle_frames
     from kvlab.viz.scenes.sharing import sharing
     from kvlab.viz.scenes.slot_reads import slot_reads
+    from kvlab.viz.scenes.taken import Taken
     from kvlab.viz.scenes.timeline import timeline, timeline_frames
 
 _HOME = {
@@ -60,12 +61,13 @@ _HOME = {
     "player_widget": ("Player", "Scene", "player"),
     "scenes.block_tables": ("block_tables",),
     "scenes.fragmentation": ("region_strip", "reservation_bars"),
-    "scenes.online_softmax": ("Taken", "accumulator", "accumulator_frames"),
+    "scenes.online_softmax": ("accumulator", "accumulator_frames"),
     "scenes.pages": ("pages",),
     "scenes.pool_grid": ("pool_grid",),
     "scenes.recompute": ("computed_tokens", "recompute_triangle", "triangle_frames"),
     "scenes.sharing": ("sharing",),
     "scenes.slot_reads": ("slot_reads",),
+    "scenes.taken": ("Taken",),
     "scenes.timeline": ("timeline", "timeline_frames"),
 }
 _MODULE = {each: module for module, names in _HOME.items() for each in names}

@@ -47,6 +47,11 @@ def test_blocks_lie_scattered_and_the_same_way_each_time():
     assert [list(layout.blocks) for layout in one] != [[0, 1, 2, 3], [4, 5, 6, 7]]
 
 
+def test_blocks_in_order_are_cut_but_not_scattered():
+    layouts = SMALL().laid_out(16, in_order=True)[0][1].layouts
+    assert [list(layout.blocks) for layout in layouts] == [[8, 9, 10, 11], [12, 13, 14, 15]]
+
+
 @pytest.mark.parametrize("size", [CONTIGUOUS, 1, 16])
 def test_routes_agree_on_what_is_measured(size: int | None):
     steps, store = SMALL().laid_out(size)

@@ -10,7 +10,7 @@ import pytest
 from kvlab.errors import InvalidInput
 from kvlab.viz import Picture, Taken, accumulator, accumulator_frames
 from kvlab.viz.palette import COLOURS
-from kvlab.viz.scenes.online_softmax import words
+from kvlab.viz.scenes.taken import words
 
 INF = math.inf
 TAKEN = [

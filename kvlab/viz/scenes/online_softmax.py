@@ -11,31 +11,14 @@ from kvlab.viz import svg
 from kvlab.viz.axes import Axis
 from kvlab.viz.drawing import Drawing, Table
 from kvlab.viz.palette import colour, text_on
+from kvlab.viz.scenes import running_sum as sums
+from kvlab.viz.scenes import score_chart as chart
 from kvlab.viz.scenes.legend import legend, solid, tinted
+from kvlab.viz.scenes.taken import Taken, words
 
 WIDTH = 760.0
 _COLUMNS = 8
 _CELL_HEIGHT, _CELL_GAP = 50.0, 8.0
-_CHART = (44.0, 500.0)
-_CHART_HEIGHT = 184.0
-_BAR_LEFT, _BAR_RIGHT, _BAR = 64.0, 700.0, 24.0
-
-
-@dataclass(frozen=True)
-class Taken:
-    """One block as an accumulator took it in, in the numbers of the code that ran (they may be infinite or NaN).
-
-    `scores` are those of the block's filled slots, `rescale` is the factor on the earlier sum, `total` the running
-    sum of weights after the block, `output` what the values add up to, divided by that sum.
-    """
-
-    block: int
-    scores: tuple[float, ...]
-    old_max: float
-    new_max: float
-    rescale: float
-    total: float
-    output: tuple[float, ...]
 
 
 def accumulator(taken: Sequence[Taken], blocks: int, block_size: int, *, shown: int | None = None) -> Drawing:
@@ -53,19 +36,23 @@ def accumulator(taken: Sequence[Taken], blocks: int, block_size: int, *, shown: 
     count = len(taken) if shown is None else shown
     memory = _Memory(blocks, block_size)
     top = memory.height + 58
-    parts = [*memory.parts(taken, count), *_scores(taken, count, top, memory), *_state(taken, count, top)]
-    bottom = top + _CHART_HEIGHT + 44
-    parts += _sums(taken, count, bottom)
+    parts = [
+        *memory.parts(taken, count),
+        *chart.score_chart(taken, count, top, memory.below),
+        *_state(taken, count, top),
+    ]
+    bottom = top + chart.HEIGHT + 44
+    parts += sums.running_sum(taken, count, bottom)
     items = [
         (solid(colour(0)), "read"),
         (tinted(colour(0)), "still to be read"),
         (_OTHER, "not this request's"),
     ]
-    key, key_height = legend(0, bottom + 118, WIDTH, items)
+    key, key_height = legend(0, bottom + sums.HEIGHT + 14, WIDTH, items)
     last = taken[count - 1] if count else None
     return Drawing(
         WIDTH,
-        bottom + 118 + key_height,
+        bottom + sums.HEIGHT + 14 + key_height,
         (*parts, *key),
         f"{count} of {len(taken)} blocks read"
         + (f": maximum {words(last.new_max)}, sum {words(last.total)}" if last else ""),
@@ -78,15 +65,6 @@ def accumulator_frames(taken: Sequence[Taken], blocks: int, block_size: int) -> 
     """A frame before the first block and one after each, with captions: for `Player.from_drawings`."""
     said = ["Nothing is read yet: the maximum is minus infinity, the sum is 0", *map(_caption, taken)]
     return [(accumulator(taken, blocks, block_size, shown=i), caption) for i, caption in enumerate(said)]
-
-
-def words(value: float) -> str:
-    """A number as these pictures print it: three digits, and words for what is none."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "∞" if value > 0 else "-∞"
-    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 _OTHER = svg.rect(0.5, 0.5, 15, 11, rx=2, class_="kv-free")
@@ -166,75 +144,15 @@ class _Memory:
         )
 
 
-def _scores(taken: Sequence[Taken], count: int, top: float, memory: _Memory) -> list[str]:
-    """A stem for each score, block after block, and the running maximum over them."""
-    finite = [value for each in taken for value in (*each.scores, each.new_max) if math.isfinite(value)]
-    axis = Axis.fit(min(finite, default=0.0), max(finite, default=1.0), top + _CHART_HEIGHT, top + 40)
-    left, right = _CHART
-    room = (right - left) / len(taken)
-    parts = [svg.path(svg.lines([((left, y), (right, y)) for _, y in axis.ticks()]), class_="kv-rule kv-faint")]
-    parts += [svg.text(left - 8, y + 4, label, class_="kv-quiet kv-end") for label, y in axis.ticks()]
-    parts.append(svg.text(0, top + 6, "scores", class_="kv-strong"))
-    for entry, each in enumerate(taken):
-        x, tint = left + entry * room, colour(entry)
-        parts.append(svg.text(x + room / 2, top + 6, f"block {each.block}", class_="kv-ink kv-middle"))
-        if entry >= count:
-            continue
-        parts.append(_arrow(memory.below(each.block), (x + room / 2, top - 8), tint, entry == count - 1))
-        step = room / (len(each.scores) + 1)
-        for i, score in enumerate(each.scores, 1):
-            if not math.isfinite(score):
-                continue
-            at, y = x + i * step, axis.at(score)
-            stem = svg.path(svg.lines([((at, axis.start), (at, y))]), class_="kv-curve", stroke=tint)
-            parts.append(stem + svg.tag("circle", cx=at, cy=y, r=5, fill=tint))
-    return [*parts, *_staircase(taken, count, axis, room)]
-
-
-def _staircase(taken: Sequence[Taken], count: int, axis: Axis, room: float) -> list[str]:
-    """The running maximum: a level over each block, a riser where it changed, an arrow on the latest one."""
-    d, parts, before = [], [], math.nan
-    for entry, each in enumerate(taken[:count]):
-        x, level = _CHART[0] + entry * room, each.new_max
-        if not math.isfinite(level):
-            before = math.nan
-            continue
-        y = axis.at(level)
-        d.append(((x, y), (x + room, y)))
-        rises = math.isfinite(before) and level != before
-        if rises:
-            d.append(((x, axis.at(before)), (x, y)))
-        if entry == count - 1:
-            label = f"maximum {words(before)} → {words(level)}" if rises else f"maximum {words(level)}"
-            look = "kv-warn" if rises else "kv-strong"
-            parts.append(svg.text(x + 8, y - 7, label, class_=look))
-            if rises:
-                up = -1.0 if y < axis.at(before) else 1.0
-                parts.append(svg.path(svg.arrow_head((x, y), (0, up), 11), class_="kv-copy-head"))
-        before = level
-    return [svg.path(svg.lines(d), class_="kv-copy"), *parts] if d else []
-
-
-def _arrow(start: svg.Point, end: svg.Point, tint: str, now: bool) -> str:
-    middle = (start[1] + end[1]) / 2
-    points = ((start[0], middle), (end[0], middle), (end[0], end[1] - 5))
-    d = f"M{svg.number(start[0])} {svg.number(start[1])}C"
-    d += " ".join(f"{svg.number(x)} {svg.number(y)}" for x, y in points)
-    head = svg.path(svg.arrow_head(end, (0, 1)), fill=tint)
-    return svg.tag(
-        "g", svg.path(d, class_="kv-arrow", stroke=tint), head, class_="kv-link" if now else "kv-link kv-faint"
-    )
-
-
 def _state(taken: Sequence[Taken], count: int, top: float) -> list[str]:
     """The three things that are kept, on the right."""
-    x, width = _CHART[1] + 36, WIDTH - _CHART[1] - 37
+    x, width = chart.RIGHT + 36, WIDTH - chart.RIGHT - 37
     last = taken[count - 1] if count else None
     rows = [
         ("maximum m", words(last.new_max if last else -math.inf)),
         ("sum l", words(last.total if last else 0.0)),
     ]
-    parts = [svg.rect(x, top - 8, width, _CHART_HEIGHT + 12, rx=6, class_="kv-cell")]
+    parts = [svg.rect(x, top - 8, width, chart.HEIGHT + 12, rx=6, class_="kv-cell")]
     parts.append(svg.text(x + 12, top + 12, "the accumulator", class_="kv-head"))
     for i, (label, value) in enumerate(rows):
         y = top + 40 + i * 24
@@ -261,59 +179,6 @@ def _bars(taken: Sequence[Taken], output: Sequence[float], x: float, y: float, w
         marks = [(x + (i + 0.5) * room, value) for i, value in enumerate(output)]
         parts += [svg.text(at, y + 71, words(round(value, 2)), class_="kv-quiet kv-middle") for at, value in marks]
     return parts
-
-
-def _sums(taken: Sequence[Taken], count: int, top: float) -> list[str]:
-    """The earlier sum above, the sum after the block below, and between them how far the earlier one shrank."""
-    largest = max((each.total for each in taken if math.isfinite(each.total)), default=0.0)
-    per_unit = (_BAR_RIGHT - _BAR_LEFT) / largest if largest > 0 else 0.0
-    low = top + 72
-    parts = [svg.text(0, top + 16, "sum", class_="kv-strong"), svg.text(0, top + 33, "before", class_="kv-quiet")]
-    parts += [svg.text(0, low + 12, "sum", class_="kv-strong"), svg.text(0, low + 29, "after", class_="kv-quiet")]
-    if not count:
-        return [*parts, svg.text(_BAR_LEFT, low + 17, "0", class_="kv-ink")]
-    earlier, shares = _shares(taken, count)
-    last = taken[count - 1]
-    if not earlier:
-        parts.append(svg.text(_BAR_LEFT, top + 25, "0", class_="kv-ink"))
-    if any(not math.isfinite(value) or value < 0 for value in (*earlier, *shares)):
-        return [*parts, svg.text(_BAR_LEFT, low + 17, words(last.total), class_="kv-large")]
-    if earlier:
-        wide, narrow = sum(earlier) * per_unit, sum(earlier) * last.rescale * per_unit
-        parts += _bar(earlier, top + 8, per_unit)
-        corners = [(wide, top + 32.0), (narrow, low), (0.0, low), (0.0, top + 32.0)]
-        d = "M" + "L".join(f"{svg.number(_BAR_LEFT + x)} {svg.number(y)}" for x, y in corners) + "z"
-        parts.append(svg.path(d, class_="kv-waste"))
-        edge = svg.lines([((_BAR_LEFT + wide, top + 32), (_BAR_LEFT + narrow, low))])
-        parts.append(svg.path(edge, class_="kv-rule"))
-        look = "kv-quiet" if last.rescale == 1 else "kv-warn"
-        parts.append(svg.text(_BAR_LEFT + 8, top + 56, f"× {words(last.rescale)}", class_=look))
-    return [*parts, *_bar(shares, low, per_unit)]
-
-
-def _shares(taken: Sequence[Taken], count: int) -> tuple[list[float], list[float]]:
-    """What each block has in the sum before and after the block `count - 1`."""
-    before: list[float] = []
-    shares: list[float] = []
-    for each in taken[:count]:
-        before = shares
-        kept = [share * each.rescale for share in before]
-        new = each.total - sum(kept)
-        shares = [*kept, 0.0 if abs(new) < 1e-9 * abs(each.total) else new]
-    return before, shares
-
-
-def _bar(shares: Sequence[float], y: float, per_unit: float) -> list[str]:
-    parts, x = [], _BAR_LEFT
-    for entry, share in enumerate(shares):
-        width = share * per_unit
-        parts.append(svg.rect(x, y, width, _BAR, fill=colour(entry)))
-        label = f"{words(share)}"
-        if width > len(label) * 7.2 + 8:
-            look = "kv-chip kv-middle"
-            parts.append(svg.text(x + width / 2, y + 16, label, class_=look, fill=text_on(colour(entry))))
-        x += width
-    return [*parts, svg.text(x + 8, y + 17, f"= {words(sum(shares))}", class_="kv-strong")]
 
 
 def _table(taken: Sequence[Taken]) -> Table:
