@@ -32,7 +32,7 @@ def test_require_raises_with_the_name_of_the_invariant_only_when_it_does_not_hol
 @pytest.mark.parametrize("value", [0, -1, 1.0, "1", None, True, float("nan")])
 def test_positive_names_what_was_asked_and_what_is_wanted(value: object) -> None:
     with pytest.raises(InvalidInput, match=re.escape(f"size must be an integer of at least 1, not {value!r}")):
-        positive("size", value)  # type: ignore[arg-type]
+        positive("size", value)
     assert positive("size", 7) == 7
 
 

@@ -17,13 +17,13 @@ from kvlab.workload import Request, Workload, lognormal, made_token_ids, multi_t
 @pytest.mark.parametrize("prompt", [0, -3, [], np.array([], np.int32)])
 def test_an_empty_prompt_is_refused(prompt: object) -> None:
     with pytest.raises(InvalidInput, match=r"prompt tokens of request 'r' must be an integer of at least 1"):
-        Request("r", prompt, 4)  # type: ignore[arg-type]
+        Request("r", prompt, 4)
 
 
 @pytest.mark.parametrize("ids", [[1.5, 2.0], "text", [[1, 2]], [[1], [1, 2]], 3.5, None, [True, False]])
 def test_token_ids_that_are_no_flat_list_of_integers_are_refused(ids: object) -> None:
     with pytest.raises(InvalidInput, match="flat list of integers"):
-        Request("r", ids, 4)  # type: ignore[arg-type]
+        Request("r", ids, 4)
 
 
 @pytest.mark.parametrize("ids", [[1, -1], [2**31], [2**40, 5]])
@@ -43,7 +43,7 @@ def test_output_lengths_out_of_range_are_refused(most: int, output: int | None) 
 
 
 def test_lengths_from_numpy_columns_are_plain_integers_so_that_a_log_can_be_saved(tmp_path: Path) -> None:
-    request = Request("r", np.int64(3), np.int64(9), output_tokens=np.int64(5))  # type: ignore[arg-type]
+    request = Request("r", np.int64(3), np.int64(9), output_tokens=np.int64(5))
     log = EventLog()
     Paged((LayerGroup("global", "full", (0,), None, 4),), 64, log=log).admit(request)
     log.save(tmp_path / "log.jsonl")
@@ -70,7 +70,7 @@ def test_generated_ids_are_appended_through_every_growth_of_the_array() -> None:
 def test_a_request_of_lengths_counts_and_a_request_of_ids_wants_ids() -> None:
     lengths, ids = Request("a", 3, 9), Request("b", [1, 2, 3], 9)
     lengths.generated(2)
-    lengths.generated(np.int64(1))  # type: ignore[arg-type]
+    lengths.generated(np.int64(1))
     lengths.generated(0)
     assert lengths.known_tokens == 6
     with pytest.raises(InvalidInput, match="append a count"):
@@ -171,7 +171,7 @@ def test_within_keeps_whole_rows_and_refuses_to_keep_none() -> None:
     kept = workload.within(50, 55)
     assert (kept.prompt_tokens.tolist(), kept.conversation.tolist()) == ([5, 50, 5], [7, 8, 9])
     kept = workload.within(10, 20)
-    assert (kept.prompt_tokens.tolist(), kept.arrival_s.tolist(), kept.lines.tolist()) == ([5], [0.0], [2])  # type: ignore[union-attr]
+    assert (kept.prompt_tokens.tolist(), kept.arrival_s.tolist(), kept.lines.tolist()) == ([5], [0.0], [2])
     with pytest.raises(InvalidInput, match="no request of 'w'"):
         workload.within(4, 100)
 

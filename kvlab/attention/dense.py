@@ -11,15 +11,11 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.attention.reading import readable
 from kvlab.attention.step import Step
+from kvlab.device.base import torch_sdpa
 
 Fused: TypeAlias = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 """queries `[B, heads, S, D]`, keys and values `[B, heads, T, D]`, a mask added to the logits, the scale: a device's
 `sdpa`."""
-
-
-def torch_sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
-    """torch's fused operator as a `Fused`."""
-    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
 
 
 def attend(

@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 from kvlab.attention.checking import accept
-from kvlab.attention.dense import Fused, attend, attend_request, torch_sdpa, widening
+from kvlab.attention.dense import Fused, attend, attend_request, widening
 from kvlab.attention.gather_plan import GatherPlan, gather_plan
 from kvlab.attention.reading import own, span, stored_slots
 from kvlab.attention.step import Bytes, Step, Takes, Trace
 from kvlab.attention.store import KVStore
 from kvlab.attention.workspace import Workspace, clear_edges, fetch
+from kvlab.device.base import torch_sdpa
 from kvlab.device.buckets import Buckets
 from kvlab.policies.layout import Ring, Slots, Table
 

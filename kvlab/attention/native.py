@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kvlab.attention.checking import SERIAL, accept
 from kvlab.attention.gather import Gather
-from kvlab.attention.native_kernel import LOG2E, attend, compiled, merge
+from kvlab.attention.native_kernel import LOG2E, attend, merge
 from kvlab.attention.segments import Rows, Segments, rows, segments
 from kvlab.attention.simd import PAIR, lane_order
 from kvlab.attention.step import Bytes, Step, Takes, Trace
@@ -61,11 +61,10 @@ class Native:
         short = [request for request in range(step.requests) if step.query_tokens(request) <= SHORT_CHUNK]
         output, total = torch.empty_like(step.queries), Bytes(0, 0, 0)
         for requests, route in ((long, self._chunks), (short, self._walk)):
-            if requests:
-                told = None if trace is None else lambda i, slots, names=requests: trace(names[i], slots)
-                part, tokens = step.only(requests)
-                output[tokens], read = route(part, store, told)
-                total = Bytes(*(a + b for a, b in zip(total, read, strict=True)))
+            told = None if trace is None else lambda i, slots, names=requests: trace(names[i], slots)
+            part, tokens = step.only(requests)
+            output[tokens], read = route(part, store, told)
+            total = Bytes(*(a + b for a, b in zip(total, read, strict=True)))
         return output, total
 
     def _walk(self, step: Step, store: KVStore, trace: Trace | None) -> tuple[Tensor, Bytes]:
@@ -114,9 +113,10 @@ class Native:
         key = (kind, group, dim)
         if key not in self._ready:
             self._ready.add(key)
-            if self._announce is not None and not compiled(attend):
+            if self._announce is not None:
                 self._announce(
-                    "native: loading the kernel; where it is not in the cache yet, compiling takes about 5 s"
+                    f"native: loading the kernel for {kind}, {group} heads at once, head_dim {dim}; "
+                    "where it is not in the cache yet, compiling takes about 5 s"
                 )
 
 

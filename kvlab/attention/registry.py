@@ -13,7 +13,7 @@ from kvlab.attention.reference import Reference
 from kvlab.attention.step import Route
 from kvlab.errors import InvalidInput
 
-WITHOUT_NUMBA = "the route native needs Numba (pip install 'kvlab[native]'); gather takes its place"
+WITHOUT_NUMBA = "the route native needs Numba (pip install 'kvlab[native]')"
 
 
 def routes() -> dict[str, Route]:
@@ -25,13 +25,12 @@ def routes() -> dict[str, Route]:
     return {route.name: route for route in made}
 
 
-def fastest(announce: Callable[[str], None] | None = None) -> Route:
+def fastest(announce: Callable[[str], None]) -> Route:
     """`native` where Numba is installed; else `gather`, and `announce` is told so."""
     native = _native(announce)
     if native is not None:
         return native
-    if announce is not None:
-        announce(WITHOUT_NUMBA)
+    announce(f"{WITHOUT_NUMBA}; gather takes its place")
     return Gather()
 
 
@@ -47,7 +46,7 @@ def get_route(name: str) -> Route:
     """A new instance of the route called `name`. Raises `InvalidInput` that names the known ones."""
     found = routes()
     if name == "native" and name not in found:
-        raise InvalidInput(WITHOUT_NUMBA)
+        raise InvalidInput(f"{WITHOUT_NUMBA}; or use gather")
     if name not in found:
         raise InvalidInput(f"no route is called {name!r}; there are {', '.join(found)}")
     return found[name]

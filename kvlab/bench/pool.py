@@ -60,10 +60,12 @@ def _append(pool: BlockPool, tokens: int) -> Timed:
 
 def _admit(pool: BlockPool, tokens: int) -> Timed:
     def timed() -> float:
-        tables = [BlockTable(pool, BLOCK_SIZE) for _ in range(CALLS)]
+        tables = []
         started = perf_counter()
-        for table in tables:
+        for _ in range(CALLS):
+            table = BlockTable(pool, BLOCK_SIZE)
             table.append(tokens)
+            tables.append(table)
         taken = perf_counter() - started
         for table in tables:
             table.release()

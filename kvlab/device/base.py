@@ -9,12 +9,19 @@ from typing import Any, Generic, NamedTuple, ParamSpec, Protocol, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.errors import InvalidInput
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Mark = TypeVar("Mark")
+
+
+def torch_sdpa(queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
+    """torch's fused attention in the form of `Device.sdpa`; KV heads may be fewer than query heads."""
+    grouped = queries.shape[1] != keys.shape[1]
+    return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped)
 
 
 class Memory(NamedTuple):

@@ -10,10 +10,9 @@ from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from kvlab.device.bandwidth import measured
-from kvlab.device.base import Bandwidth, Memory, P, R, Timer
+from kvlab.device.base import Bandwidth, Memory, P, R, Timer, torch_sdpa
 from kvlab.errors import DeviceUnavailable
 
 
@@ -83,8 +82,7 @@ class CUDA:
 
     def sdpa(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, scale: float) -> Tensor:
         """torch's own."""
-        grouped = queries.shape[1] != keys.shape[1]
-        return scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale, enable_gqa=grouped)
+        return torch_sdpa(queries, keys, values, mask, scale)
 
 
 def _between(start: torch.cuda.Event, end: torch.cuda.Event) -> float:

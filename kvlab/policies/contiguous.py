@@ -6,6 +6,7 @@ placed by a buddy allocator; what its rounding costs counts as external fragment
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -44,7 +45,7 @@ class RegionHolding(Holding):
         self.region = region
 
 
-class Contiguous(PolicyBase[RegionHolding]):
+class Contiguous(PolicyBase[RegionHolding], ABC):
     """Common to the three: `reservation(request)` says how many slots a request asks for.
 
     `capacity_tokens` slots in one pool named "full"; `max_model_tokens` is the longest sequence the model can hold.
@@ -67,9 +68,9 @@ class Contiguous(PolicyBase[RegionHolding]):
         if log is not None:
             log.write("header", type(self).__name__, (("full", capacity_tokens, 1, self.bytes_per_token, ()),))
 
+    @abstractmethod
     def reservation(self, request: Request) -> int:
         """Slots reserved for the request's whole life."""
-        raise NotImplementedError
 
     def slots_needed(self, request: Request) -> int:
         """See `Policy.slots_needed`: the reservation, as the allocator rounds it."""

@@ -67,11 +67,18 @@ def split_holes() -> FirstFit:
 
 
 def request_a(log: EventLog | None = None) -> Paged:
-    """Step 3's pool: 12 blocks, of which an earlier request has just given back 3, 1, 7, in this order."""
-    order = [7, 1, 3, 0, 2, 4, 5, 6, 8, 9, 10, 11]
-    policy = Paged(ModelShape.preset("llama-3.1-8b").groups(), 12 * BLOCK_SIZE, order=order, log=log)
-    earlier = Request("Z", 40, 8)
-    serve(policy, earlier, 40)
+    """Step 3's pool: 12 blocks, of which request Z has just given back 3, 1, 7, in this order.
+
+    Z got 7, 1 and 3 from the eight requests of one block each that finished before it, those of blocks 3, 1, 7 last.
+    """
+    groups = ModelShape.preset("llama-3.1-8b").groups()
+    before = Paged(groups, 12 * BLOCK_SIZE)
+    for rid in range(8):
+        serve(before, Request(rid, BLOCK_SIZE - 1, 1), BLOCK_SIZE - 1)
+    for rid in (6, 5, 4, 2, 0, 3, 1, 7):
+        before.release(rid, "finished")
+    policy = Paged(groups, 12 * BLOCK_SIZE, order=before.pool.next_free(), log=log)
+    serve(policy, Request("Z", 40, 8), 40)
     if log is not None:
         log.step([("Z", 40)])
     policy.release("Z", "finished")

@@ -136,7 +136,7 @@ def test_stock_refuses_a_window_below_a_block() -> None:
     with pytest.raises(InvalidInput, match=r'none of a window of 7 in blocks of 8.*window_mode="exact"'):
         FlatPA("stock")(step, store)
     with pytest.raises(InvalidInput, match="stock or exact, not 'both'"):
-        FlatPA("both")  # type: ignore[arg-type]
+        FlatPA("both")
 
 
 def test_contiguous_names_what_it_does_not_take() -> None:

@@ -157,14 +157,14 @@ class Clocked:
 
 def test_bandwidth_is_bytes_over_seconds_and_uses_a_quarter_of_the_free_memory() -> None:
     for what in ("read", "copy"):
-        found = measured(Clocked(400_000_000), what, 0)  # type: ignore[arg-type]
+        found = measured(Clocked(400_000_000), what, 0)
         assert found.bytes_per_s == 100_000_000 / 0.5
         assert "100 MB" in found.how
 
 
 def test_too_little_memory_to_measure_is_an_error() -> None:
     with pytest.raises(OutOfMemory, match="takes 64 MB"):
-        measured(Clocked(200_000_000), "read", 0)  # type: ignore[arg-type]
+        measured(Clocked(200_000_000), "read", 0)
 
 
 def test_the_cpu_runs_a_step_as_it_is() -> None:
@@ -185,7 +185,10 @@ def plain_attention(queries, keys, values, mask, scale):
 def check_sdpa(device: Device) -> None:
     """Grouped heads, with and without a mask, against softmax written out."""
     draw = torch.Generator().manual_seed(0)
-    make = lambda *shape: torch.randn(*shape, generator=draw).to(device.torch_device)  # noqa: E731
+
+    def make(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=draw).to(device.torch_device)
+
     queries, keys, values = make(2, 6, 3, 8), make(2, 2, 5, 8), make(2, 2, 5, 8)
     for mask in (None, make(2, 1, 3, 5), make(2, 6, 3, 5)):
         expected = plain_attention(queries, keys, values, mask, 0.3)

@@ -93,7 +93,7 @@ def test_the_machine_catches(bug: Bug) -> None:
 @pytest.mark.parametrize("blocks", [0, -1, 1.5, True, "8", None])
 def test_a_pool_of_a_bad_size_is_refused(blocks: object) -> None:
     with pytest.raises(InvalidInput, match="blocks must be an integer of at least 1"):
-        BlockPool(blocks)  # type: ignore[arg-type]
+        BlockPool(blocks)
 
 
 @pytest.mark.parametrize("order", [[0, 1], [0, 1, 2, 2], [1, 2, 3, 4], []])
@@ -106,7 +106,7 @@ def test_a_lowest_id_pool_takes_no_order_and_an_unknown_reuse_is_refused() -> No
     with pytest.raises(InvalidInput, match="own order"):
         BlockPool(2, reuse="lowest-id", order=[1, 0])
     with pytest.raises(InvalidInput, match="'last-freed' or 'lowest-id'"):
-        BlockPool(2, reuse="oldest")  # type: ignore[arg-type]
+        BlockPool(2, reuse="oldest")
 
 
 @pytest.mark.parametrize("handle", [Handle(9, 0), Handle(-1, 0)])
@@ -151,7 +151,7 @@ def test_the_same_block_twice_in_one_free_call_is_refused_when_it_has_one_refere
 def test_a_pool_of_a_million_blocks_costs_at_most_64_megabytes(reuse: str) -> None:
     tracemalloc.start()
     try:
-        pool = BlockPool(1_000_000, reuse=reuse)  # type: ignore[arg-type]
+        pool = BlockPool(1_000_000, reuse=reuse)
         pool.allocate(1_000)
         assert tracemalloc.get_traced_memory()[1] <= 64_000_000
     finally:
@@ -162,7 +162,7 @@ def test_a_pool_of_a_million_blocks_costs_at_most_64_megabytes(reuse: str) -> No
 def test_no_operation_allocates_memory_that_grows_with_the_pool(reuse: str) -> None:
     tracemalloc.start()
     try:
-        pool = BlockPool(1_000_000, reuse=reuse)  # type: ignore[arg-type]
+        pool = BlockPool(1_000_000, reuse=reuse)
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         for _ in range(50):

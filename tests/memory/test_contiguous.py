@@ -194,10 +194,10 @@ def test_seven_reservations_of_the_longest_sequence_fit_into_the_papers_pool() -
 @pytest.mark.parametrize("slots", [0, -4, 2.0, True])
 def test_sizes_that_are_no_positive_integers_are_refused(allocator: type[FirstFit | Buddy], slots: object) -> None:
     with pytest.raises(InvalidInput):
-        allocator(slots)  # type: ignore[arg-type]
+        allocator(slots)
     memory = allocator(8)
     with pytest.raises(InvalidInput):
-        memory.allocate(slots)  # type: ignore[arg-type]
+        memory.allocate(slots)
     assert memory.holes() == [Hole(0, 8)]
 
 

@@ -71,7 +71,7 @@ def test_a_request_longer_than_the_model_or_the_largest_region_never_fits() -> N
 def test_a_bad_size_or_placement_is_refused(kind: type[Contiguous], change: dict[str, object]) -> None:
     options: dict[str, object] = {"capacity_tokens": 64, "max_model_tokens": 32}
     with pytest.raises(InvalidInput):
-        kind((GLOBAL,), **(options | change))  # type: ignore[arg-type]
+        kind((GLOBAL,), **(options | change))
 
 
 def test_a_policy_without_layers_is_refused() -> None:

@@ -30,7 +30,7 @@ from kvlab.workload import Request
 def test_a_bad_construction_is_refused(change: dict[str, object], message: str) -> None:
     options: dict[str, object] = {"capacity_tokens": 64, "block_size": 4}
     with pytest.raises(InvalidInput, match=message):
-        Paged((GLOBAL,), **(options | change))  # type: ignore[arg-type]
+        Paged((GLOBAL,), **(options | change))
 
 
 def test_the_watermark_keeps_blocks_for_running_requests_but_lets_the_first_in() -> None:

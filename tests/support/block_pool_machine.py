@@ -21,7 +21,7 @@ class BlockPoolMachine(Counted):
         order = None
         if reuse == "last-freed":
             order = data.draw(st.none() | st.permutations(range(blocks)))
-        self.pool = BlockPool(blocks, reuse=reuse, order=order)  # type: ignore[arg-type]
+        self.pool = BlockPool(blocks, reuse=reuse, order=order)
         self.sorts = reuse == "lowest-id"
         self.free = list(order or range(blocks))
         self.references = [0] * blocks

@@ -171,7 +171,7 @@ def a_swapped_request_is_away_and_comes_back_intact(case: PolicyCase) -> None:
         (UnknownRequest, lambda: server.policy.swap_out("r0")),
         (InvalidInput, lambda: server.policy.admit(request)),
         (InvalidInput, lambda: server.policy.fork("r1", server.admitted["r1"].request.fork("r0"))),
-        (InvalidInput, lambda: server.policy.release("r0", "tired")),  # type: ignore[arg-type]
+        (InvalidInput, lambda: server.policy.release("r0", "tired")),
     ]
     for error, call in asked:
         server.refused(error, call, request)

@@ -15,23 +15,23 @@ def a_request_that_is_not_there_is_unknown(case: PolicyCase) -> None:
     policy = server.policy
     for rid in ("r0", "nobody", 0, ""):
         calls: list[Callable[[], object]] = [
-            lambda rid=rid: policy.extend(rid, 1),  # type: ignore[misc]
-            lambda rid=rid: policy.layout(rid),  # type: ignore[misc]
-            lambda rid=rid: policy.commit(rid, range(0)),  # type: ignore[misc]
-            lambda rid=rid: policy.release(rid, "finished"),  # type: ignore[misc]
-            lambda rid=rid: policy.fork(rid, gone.fork("child")),  # type: ignore[misc]
+            lambda rid=rid: policy.extend(rid, 1),
+            lambda rid=rid: policy.layout(rid),
+            lambda rid=rid: policy.commit(rid, range(0)),
+            lambda rid=rid: policy.release(rid, "finished"),
+            lambda rid=rid: policy.fork(rid, gone.fork("child")),
         ]
         for call in calls:
             server.refused(UnknownRequest, call, gone)
         if policy.can_swap:
-            server.refused(UnknownRequest, lambda rid=rid: policy.swap_out(rid))  # type: ignore[misc]
-            server.refused(UnknownRequest, lambda rid=rid: policy.swap_in(rid))  # type: ignore[misc]
+            server.refused(UnknownRequest, lambda rid=rid: policy.swap_out(rid))
+            server.refused(UnknownRequest, lambda rid=rid: policy.swap_in(rid))
 
 
 def a_second_admission_under_one_id_is_refused(case: PolicyCase) -> None:
     server = serving(case, 5)
     for request in (server.admitted["r0"].request, Request("r0", 2, 2)):
-        server.refused(InvalidInput, lambda request=request: server.policy.admit(request), request)  # type: ignore[misc]
+        server.refused(InvalidInput, lambda request=request: server.policy.admit(request), request)
     come(server, 0, 3)
     come(server, "0", 4)
     server.check()
@@ -43,7 +43,7 @@ def a_request_larger_than_the_memory_never_fits_even_when_the_memory_is_empty(ca
     for prompt, output in ((1, 500), (500, 1)):
         request = Request("huge", prompt, output, output_tokens=1)
         request.computed = 3
-        server.refused(NeverFits, lambda request=request: server.policy.admit(request), request)  # type: ignore[misc]
+        server.refused(NeverFits, lambda request=request: server.policy.admit(request), request)
 
 
 def an_admission_without_room_is_answered_none_and_works_again_after_a_release(case: PolicyCase) -> None:
@@ -78,7 +78,7 @@ def an_extension_or_a_fork_without_room_is_refused_and_changes_nothing(case: Pol
 def counts_below_one_are_refused(case: PolicyCase) -> None:
     server = serving(case, 5)
     for count in (0, -1):
-        server.refused(InvalidInput, lambda count=count: server.policy.extend("r0", count))  # type: ignore[misc]
+        server.refused(InvalidInput, lambda count=count: server.policy.extend("r0", count))
 
 
 def an_extension_waits_for_the_commit_of_the_last_one(case: PolicyCase) -> None:
@@ -121,20 +121,20 @@ def a_fork_onto_an_id_in_use_is_refused(case: PolicyCase) -> None:
     server = serving(case, 5, 6)
     for rid in ("r0", "r1"):
         child = server.admitted["r0"].request.fork(rid)
-        server.refused(InvalidInput, lambda child=child: server.policy.fork("r0", child), child)  # type: ignore[misc]
+        server.refused(InvalidInput, lambda child=child: server.policy.fork("r0", child), child)
 
 
 def an_unknown_reason_is_refused(case: PolicyCase) -> None:
     server = serving(case, 5)
     for reason in ("tired", "", None):
-        server.refused(InvalidInput, lambda reason=reason: server.policy.release("r0", reason))  # type: ignore[misc, arg-type]
+        server.refused(InvalidInput, lambda reason=reason: server.policy.release("r0", reason))
 
 
 def swapping_is_refused_where_it_cannot_be(case: PolicyCase) -> None:
     server = serving(case, 5)
     if not server.policy.can_swap:
         for call in (server.policy.swap_out, server.policy.swap_in):
-            server.refused(InvalidInput, lambda call=call: call("r0"))  # type: ignore[misc]
+            server.refused(InvalidInput, lambda call=call: call("r0"))
         return
     server.refused(UnknownRequest, lambda: server.policy.swap_in("r0"))
     assert server.extend("r0", 1)

@@ -12,7 +12,7 @@ from support.machines import Bug
 
 def quiet_is_one_too_large(kind: type[PolicyBase[Any]]) -> Bug:
     def bug(patch: pytest.MonkeyPatch) -> None:
-        extend = kind.extend  # type: ignore[attr-defined]
+        extend = kind.extend
 
         def buggy(self: PolicyBase[Any], rid: RequestId, count: int) -> Extension:
             extension: Extension = extend(self, rid, count)
@@ -27,7 +27,7 @@ def quiet_is_one_too_large(kind: type[PolicyBase[Any]]) -> Bug:
 
 def fork_leaves_the_parents_quiet_run(kind: type[PolicyBase[Any]]) -> Bug:
     def bug(patch: pytest.MonkeyPatch) -> None:
-        fork = kind.fork  # type: ignore[attr-defined]
+        fork = kind.fork
 
         def buggy(self: PolicyBase[Any], parent: RequestId, child: Request) -> None:
             limit = self._held[parent].limit if parent in self._held else 0
@@ -80,7 +80,7 @@ def events_are_lost(kind: str) -> Bug:
 
 def refused_admission_touches_the_request(kind: type[PolicyBase[Any]]) -> Bug:
     def bug(patch: pytest.MonkeyPatch) -> None:
-        admit = kind.admit  # type: ignore[attr-defined]
+        admit = kind.admit
 
         def buggy(self: PolicyBase[Any], request: Request) -> Admission | None:
             admission: Admission | None = admit(self, request)

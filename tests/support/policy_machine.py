@@ -28,7 +28,7 @@ class PolicyMachine(Counted):
         self.again: list[Request] = []
 
     @property
-    def policy(self):  # type: ignore[no-untyped-def]
+    def policy(self):
         return self.serving.policy
 
     def unused(self, pick: int) -> RequestId | None:
@@ -112,7 +112,7 @@ class PolicyMachine(Counted):
     @precondition(lambda self: self.serving.admitted)
     @rule(pick=PICK, reason=REASONS)
     def release(self, pick: int, reason: str) -> None:
-        request = self.serving.release(self.picked(pick), reason)  # type: ignore[arg-type]
+        request = self.serving.release(self.picked(pick), reason)
         if reason == "preempted":
             self.again.append(request)
 
@@ -131,7 +131,7 @@ class PolicyMachine(Counted):
     @precondition(lambda self: self.serving.swapped)
     @rule(pick=PICK, reason=REASONS)
     def give_up(self, pick: int, reason: str) -> None:
-        self.serving.release(list(self.serving.swapped)[pick % len(self.serving.swapped)], reason)  # type: ignore[arg-type]
+        self.serving.release(list(self.serving.swapped)[pick % len(self.serving.swapped)], reason)
 
     @precondition(lambda self: self.serving.admitted)
     @rule(pick=PICK, which=st.integers(0, 10))
