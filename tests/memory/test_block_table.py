@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from support.block_table_machine import BlockTableMachine
 from support.machines import Bug, catches, keeps_its_invariants
+from support.planted_parts import fork_forgets_the_references
 
 from kvlab.errors import InvalidInput, InvariantViolation, OutOfMemory, StaleHandle
 from kvlab.memory.block_pool import BlockPool
@@ -67,16 +68,6 @@ def copies_a_whole_block_of_tokens(patch: pytest.MonkeyPatch) -> None:
         return None if copied is None else copied._replace(tokens=copied.tokens - 1)
 
     patch.setattr(BlockTable, "append", buggy)
-
-
-def fork_forgets_the_references(patch: pytest.MonkeyPatch) -> None:
-    def buggy(self: BlockTable) -> BlockTable:
-        child = fork(self)
-        for block in self.blocks:
-            self.pool._references[block] -= 1
-        return child
-
-    patch.setattr(BlockTable, "fork", buggy)
 
 
 def fork_shares_the_list_itself(patch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 import pytest
 from support.host_swap_machine import HostSwapMachine
 from support.machines import Bug, catches, keeps_its_invariants
+from support.planted_parts import swap_shares_partial_blocks
 
 from kvlab.errors import InvariantViolation, OutOfMemory
 from kvlab.memory.block_pool import BlockPool, Handle
@@ -10,19 +11,6 @@ from kvlab.memory.block_table import BlockTable
 from kvlab.memory.host_swap import HostSwap, HostTable, Transfer
 
 swap_out, swap_in, forget = HostSwap.swap_out, HostSwap.swap_in, HostSwap.forget
-
-
-def shares_partial_blocks(patch: pytest.MonkeyPatch) -> None:
-    def buggy(self: HostSwap, table: BlockTable) -> tuple[HostTable, list[Transfer]]:
-        tokens, table.tokens = table.tokens, len(table.blocks) * self.block_size
-        try:
-            swapped, transfers = swap_out(self, table)
-        except OutOfMemory:
-            table.tokens = tokens
-            raise
-        return swapped._replace(tokens=tokens), transfers
-
-    patch.setattr(HostSwap, "swap_out", buggy)
 
 
 def forgets_that_a_device_block_was_freed(patch: pytest.MonkeyPatch) -> None:
@@ -80,7 +68,7 @@ def forgets_the_references_of_shared_host_copies(patch: pytest.MonkeyPatch) -> N
 
 
 BUGS = [
-    shares_partial_blocks,
+    swap_shares_partial_blocks,
     forgets_that_a_device_block_was_freed,
     takes_a_host_copy_of_another_life,
     remembers_copies_that_were_given_up,

@@ -14,11 +14,10 @@ from support.planted import (
     quiet_is_one_too_large,
     refused_admission_touches_the_request,
 )
+from support.planted_parts import fork_forgets_the_references, swap_shares_partial_blocks
 from support.policy_machine import machine_of
 
-from kvlab.errors import OutOfMemory
 from kvlab.memory.block_table import BlockTable
-from kvlab.memory.host_swap import HostSwap
 from kvlab.policies.base import PolicyBase, Usage
 from kvlab.policies.paged import Paged
 from kvlab.policies.table_books import TableBooks, TableHolding
@@ -93,33 +92,6 @@ def rollback_keeps_its_blocks(patch: pytest.MonkeyPatch) -> None:
         return truncate(self, tokens) if tokens == 0 else setattr(self, "tokens", tokens)
 
     patch.setattr(BlockTable, "truncate", buggy)
-
-
-def fork_forgets_the_references(patch: pytest.MonkeyPatch) -> None:
-    fork = BlockTable.fork
-
-    def buggy(self: BlockTable) -> BlockTable:
-        child = fork(self)
-        for block in self.blocks:
-            self.pool._references[block] -= 1
-        return child
-
-    patch.setattr(BlockTable, "fork", buggy)
-
-
-def swap_shares_partial_blocks(patch: pytest.MonkeyPatch) -> None:
-    swap_out = HostSwap.swap_out
-
-    def buggy(self: HostSwap, table: BlockTable) -> Any:
-        tokens, table.tokens = table.tokens, len(table.blocks) * self.block_size
-        try:
-            swapped, transfers = swap_out(self, table)
-        except OutOfMemory:
-            table.tokens = tokens
-            raise
-        return swapped._replace(tokens=tokens), transfers
-
-    patch.setattr(HostSwap, "swap_out", buggy)
 
 
 def swap_in_forgets_what_was_computed(patch: pytest.MonkeyPatch) -> None:

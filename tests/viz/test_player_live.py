@@ -8,23 +8,12 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from support.chromium import QUIET_CHROMIUM
 
 from kvlab.viz import pages, player
 from kvlab.viz.player_widget import STATE_MIME
 
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--window-size=600,900",
-    "--virtual-time-budget=20000",
-    "--dump-dom",
-]
+FLAGS = ["--headless", *QUIET_CHROMIUM, "--window-size=600,900", "--virtual-time-budget=20000", "--dump-dom"]
 
 
 @pytest.fixture
