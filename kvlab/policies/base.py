@@ -7,7 +7,8 @@ The life of a request under a policy:
 
 `extend(rid, count)` grants slots for `count` tokens beyond the committed ones and says how many further tokens are
 `quiet`: they change nothing but a length. In a quiet run the caller advances `request.computed` itself; the next
-`commit` brings the ids of all tokens since the last one. `commit` with fewer tokens than extended rolls the rest back.
+`commit` brings the ids of all tokens since the last one, in the step that uses the run up: it may fill a block that
+others can find from then on. `commit` with fewer tokens than extended rolls the rest back.
 A rollback ends the quiet run, a fork that of both sides. A refused call changes nothing and adds no move.
 """
 
@@ -71,6 +72,15 @@ class Usage(NamedTuple):
         return {name: value / self.capacity for name, value in self._asdict().items()}
 
 
+class Pool(NamedTuple):
+    """One pool of a policy, for whoever keeps its bytes: `slots` tokens in blocks of `block_size` (1 where it is not
+    paged), and the live reference counts of its blocks where it has some."""
+
+    slots: int
+    block_size: int
+    references: Sequence[int] | None = None
+
+
 class Extension:
     """Room for the tokens at positions [start, start + count), and how many more are quiet after them."""
 
@@ -93,8 +103,12 @@ class Policy(Protocol):
 
     groups: tuple[LayerGroup, ...]
     can_swap: bool
+    log: EventLog | None
     reads_tokens: bool
     """Whether `commit` looks at the ids or only counts them (a simulator may then pass a `range`)."""
+
+    def pools(self) -> dict[str, Pool]:
+        """The pools by name; `Move`s and slots name places in them."""
 
     def slots_needed(self, request: Request) -> int:
         """Slots that admitting the request and prefilling it would take, before any cache hit."""

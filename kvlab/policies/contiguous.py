@@ -18,6 +18,7 @@ from kvlab.policies.base import (
     Extension,
     Holding,
     PolicyBase,
+    Pool,
     ReleaseReason,
     TokenList,
     Usage,
@@ -71,6 +72,10 @@ class Contiguous(PolicyBase[RegionHolding], ABC):
     @abstractmethod
     def reservation(self, request: Request) -> int:
         """Slots reserved for the request's whole life."""
+
+    def pools(self) -> dict[str, Pool]:
+        """See `Policy.pools`: a region may begin at any slot."""
+        return {"full": Pool(self.regions.slots, 1)}
 
     def slots_needed(self, request: Request) -> int:
         """See `Policy.slots_needed`: the reservation, as the allocator rounds it."""

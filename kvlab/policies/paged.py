@@ -14,6 +14,7 @@ from kvlab.policies.base import (
     Admission,
     Extension,
     PolicyBase,
+    Pool,
     ReleaseReason,
     TokenList,
     Usage,
@@ -55,7 +56,7 @@ class Paged(PolicyBase[TableHolding]):
             raise InvalidInput(f"a block of {block_size} tokens does not fit in a pool of {capacity_tokens}")
         if host_tokens < 0 or 0 < host_tokens < block_size:
             raise InvalidInput(f"host_tokens must be 0 or hold a block of {block_size}, not {host_tokens}")
-        self.pool = BlockPool(capacity_tokens // block_size, reuse=reuse, order=order)
+        self.pool = self._new_pool(capacity_tokens // block_size, reuse, order)
         if not 0 <= watermark_blocks < self.pool.blocks:
             raise InvalidInput(f"watermark_blocks must be in [0, {self.pool.blocks}), not {watermark_blocks}")
         self.watermark_blocks = watermark_blocks
@@ -72,25 +73,42 @@ class Paged(PolicyBase[TableHolding]):
                 (("full", capacity_tokens, block_size, self.bytes_per_token, order_now),),
             )
 
+    def _new_pool(self, blocks: int, reuse: Reuse, order: Sequence[int] | None) -> BlockPool:
+        return BlockPool(blocks, reuse=reuse, order=order)
+
+    def pools(self) -> dict[str, Pool]:
+        """See `Policy.pools`: "full", and "host" where requests can be swapped."""
+        size = self.block_size
+        found = {"full": Pool(self.pool.blocks * size, size, self.pool.references)}
+        if self.host is not None:
+            found["host"] = Pool(self.host.host.blocks * size, size)
+        return found
+
     def slots_needed(self, request: Request) -> int:
         """See `Policy.slots_needed`: whole blocks for the tokens known so far."""
         return -(-request.known_tokens // self.block_size) * self.block_size
 
     def admit(self, request: Request) -> Admission | None:
         """See `Policy.admit`: blocks are taken as the prompt is extended, not here."""
+        self._refuse_for_good(request)
+        if self.slots_needed(request) // self.block_size + self._watermark() > self.pool.free_blocks:
+            return None
+        return self._enter(request, BlockTable(self.pool, self.block_size))
+
+    def _refuse_for_good(self, request: Request) -> None:
         self._refuse_admitted(request.rid)
         if -(-request.limit_tokens // self.block_size) > self.pool.blocks:
             raise NeverFits(
                 f"request {request.rid!r} may reach {request.limit_tokens} tokens; "
                 f"the whole pool holds {self.pool.blocks} blocks of {self.block_size}"
             )
-        if self.slots_needed(request) // self.block_size + self._watermark() > self.pool.free_blocks:
-            return None
-        request.computed = 0
-        self._held[request.rid] = TableHolding(request, BlockTable(self.pool, self.block_size), len(self.groups))
+
+    def _enter(self, request: Request, table: BlockTable) -> Admission:
+        request.computed = table.tokens
+        self._held[request.rid] = TableHolding(request, table, len(self.groups), table.tokens)
         if self.log is not None:
-            self.log.write("admit", request.rid, request.known_tokens, request.final_tokens, 0)
-        return Admission(0)
+            self.log.write("admit", request.rid, request.known_tokens, request.final_tokens, table.tokens)
+        return Admission(table.tokens)
 
     def _refuse_admitted(self, rid: RequestId) -> None:
         super()._refuse_admitted(rid)

@@ -88,10 +88,11 @@ class TableBooks:
             for group in self.groups
             if group.window_tokens is not None
         )
-        scale = self._scale
+        scale, cached = self._scale, self.pool.cached_blocks
         return Usage(
-            live=filled * scale - dead, dead=dead, reserved=reserved * scale, internal=internal * scale, cached=0,
-            external=self._slack * scale, free=self.pool.free_blocks * self.block_size * scale,
+            live=filled * scale - dead, dead=dead, reserved=reserved * scale, internal=internal * scale,
+            cached=cached * self.block_size * scale, external=self._slack * scale,
+            free=(self.pool.free_blocks - cached) * self.block_size * scale,
         )  # fmt: skip
 
     def _dead_alone(self, group: LayerGroup, held: Collection[TableHolding]) -> int:
@@ -147,9 +148,10 @@ class TableBooks:
                         promised.add(slot)
         scale = self._scale
         live = sum(group.bytes_per_token * len(readable[group.name]) for group in self.groups)
-        free = self.pool.blocks * self.block_size - len(owned)
+        cached = self.pool.cached_blocks * self.block_size
+        free = self.pool.blocks * self.block_size - len(owned) - cached
         return Usage(
             live=live, dead=len(filled) * scale - live, reserved=len(promised - filled) * scale,
-            internal=len(owned - promised - filled) * scale, cached=0,
+            internal=len(owned - promised - filled) * scale, cached=cached * scale,
             external=self._slack * scale, free=free * scale,
         )  # fmt: skip

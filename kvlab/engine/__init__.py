@@ -1,0 +1,1 @@
+"""The engine: a real model served through the policies."""
