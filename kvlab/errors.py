@@ -44,6 +44,14 @@ class DeviceBroken(DeviceUnavailable):
     """The software of the device is installed and does not work, so that going on without it would hide a fault."""
 
 
+class CacheUnusable(KvlabError):
+    """The folder for converted checkpoints cannot be written, or its disk is full; nothing was left in it."""
+
+
+class CannotFetch(KvlabError):
+    """A checkpoint could not be had from the package index; nothing was left behind."""
+
+
 class InvariantViolation(KvlabError, AssertionError):
     """`audit()` recomputed the books and they do not agree; the message names the broken invariant."""
 

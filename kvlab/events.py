@@ -4,6 +4,8 @@ Every memory system writes the same few events, so one replay serves them all. A
 which the scheduler (engine, simulator or a lesson) writes; frame 0 is the empty machine.
 
     ("header", geometry)                            first event: pools, groups, policy name (see `Geometry`)
+    ("arrive", rid, prompt_tokens)                  the request joins the queue
+    ("refuse", rid, reason)                         one in the queue leaves it for good: it can never fit
     ("admit", rid, known, final, cached)            tokens to prefill, final length, tokens found in the cache
     ("grow", rid, pool, ranges)                     blocks appended to the request's table in that pool
     ("trim", rid, pool, count)                      the last `count` blocks left the table
@@ -13,6 +15,8 @@ which the scheduler (engine, simulator or a lesson) writes; frame 0 is the empty
     ("fork", parent, child)                         the child shares the parent's tables
     ("swap_out", rid, pool, ranges) / ("swap_in", rid, pool, ranges)   the table moved to host blocks / back
     ("release", rid, reason)                        finished | aborted | preempted
+    ("register", pool, block, digest, parent)       a full block can be found by its prefix (both cut to 8 hex digits)
+    ("evict", pool, block)                          a cached block is handed out again and loses its prefix
     ("step", ((rid, tokens), ...))                  tokens whose KV was committed; negative = rolled back
 
 `ranges` is a tuple of half-open (start, stop) block-id pairs; a run of one id is (id, id + 1).
@@ -147,7 +151,11 @@ class State:
     pools: dict[str, PoolGeometry] = field(default_factory=dict)
     requests: dict[RequestId, RequestState] = field(default_factory=dict)
     copies: int = 0
+    origin: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Pool -> block -> the block it was copied from, until either is handed out again."""
     moved: list[Event] = field(default_factory=list)
+    registered: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
+    """Pool -> block -> (digest, its parent's) of the blocks that can be found by their prefix."""
 
     def holders(self, pool: str) -> dict[int, list[RequestId]]:
         """Block id -> the requests whose tables name it, in order of admission."""
@@ -168,6 +176,11 @@ class State:
                     used = min(size, max(0, request.tokens - index * size))
                     found[block] = max(found.get(block, 0), used)
         return found
+
+    def cached(self, pool: str) -> list[int]:
+        """Registered blocks that nobody holds, in the order they would be evicted."""
+        held = self.holders(pool)
+        return [block for block in self.registered.get(pool, ()) if block not in held]
 
     def running(self) -> list[RequestState]:
         """Requests that hold memory, in order of admission."""
@@ -192,13 +205,35 @@ def _header(state: State, policy: str, pools: Iterable[tuple[Any, ...]]) -> None
     state.pools = {p[0]: PoolGeometry(p[0], p[1], p[2], p[3], from_ranges(p[4])) for p in pools}
 
 
+def _arrive(state: State, rid: RequestId, prompt_tokens: int) -> None:
+    if rid in state.requests and state.requests[rid].status in ("waiting", "running", "swapped"):
+        raise ValueError(f"the request is {state.requests[rid].status} already")
+    order = state.requests.pop(rid).order if rid in state.requests else len(state.requests)
+    state.requests[rid] = RequestState(rid, "waiting", 0, prompt_tokens, prompt_tokens, order=order)
+
+
+def _refuse(state: State, rid: RequestId, reason: str) -> None:
+    request = state.requests[rid]
+    if request.status not in ("waiting", "preempted"):
+        raise ValueError(f"the request is {request.status}, not in the queue")
+    request.status = "refused"
+
+
 def _admit(state: State, rid: RequestId, known: int, final: int, cached: int) -> None:
     order = state.requests.pop(rid).order if rid in state.requests else len(state.requests)
     state.requests[rid] = RequestState(rid, "running", cached, known, final, cached, order=order)
 
 
 def _grow(state: State, rid: RequestId, pool: str, ranges: Ranges) -> None:
-    state.requests[rid].tables.setdefault(pool, []).extend(from_ranges(ranges))
+    ids = from_ranges(ranges)
+    state.requests[rid].tables.setdefault(pool, []).extend(ids)
+    _handed_out(state, pool, ids)
+
+
+def _handed_out(state: State, pool: str, ids: list[int]) -> None:
+    """These blocks begin anew: neither copies nor what others were copied from."""
+    if origin := state.origin.get(pool):
+        state.origin[pool] = {block: source for block, source in origin.items() if not {block, source} & set(ids)}
 
 
 def _trim(state: State, rid: RequestId, pool: str, count: int) -> None:
@@ -220,6 +255,8 @@ def _copy(state: State, rid: RequestId, pool: str, index: int, source: int, targ
     if table[index] != source:
         raise ValueError(f"table entry {index} is {table[index]}, not {source}")
     table[index] = target
+    _handed_out(state, pool, [target])
+    state.origin.setdefault(pool, {})[target] = source
     state.copies += 1
     state.moved.append(("copy", rid, pool, index, source, target))
 
@@ -247,14 +284,31 @@ def _swap_in(state: State, rid: RequestId, pool: str, ranges: Ranges) -> None:
     request = state.requests[rid]
     request.host.pop(pool, None)
     request.tables[pool] = list(from_ranges(ranges))
+    _handed_out(state, pool, from_ranges(ranges))
     request.status = "running"
     state.moved.append(("swap_in", rid, pool, ranges))
 
 
 def _release(state: State, rid: RequestId, reason: str) -> None:
     request = state.requests[rid]
-    request.status = reason
-    request.tables, request.regions, request.host = {}, {}, {}
+    tables, request.tables = request.tables, {}
+    request.status, request.regions, request.host = reason, {}, {}
+    for pool, registered in state.registered.items():
+        held = state.holders(pool)
+        for block in reversed(tables.get(pool, ())):
+            if block is not None and block in registered and block not in held:
+                registered[block] = registered.pop(block)
+
+
+def _register(state: State, pool: str, block: int, digest: str, parent: str) -> None:
+    registered = state.registered.setdefault(pool, {})
+    if block in registered:
+        raise ValueError(f"block {block} is registered already")
+    registered[block] = (digest, parent)
+
+
+def _evict(state: State, pool: str, block: int) -> None:
+    del state.registered[pool][block]
 
 
 def _step(state: State, tokens: Iterable[tuple[RequestId, int]]) -> None:
@@ -265,7 +319,8 @@ def _step(state: State, tokens: Iterable[tuple[RequestId, int]]) -> None:
 
 
 _HANDLERS: dict[str, Callable[..., None]] = {
-    "header": _header, "admit": _admit, "grow": _grow, "trim": _trim, "drop": _drop, "copy": _copy,
+    "header": _header, "arrive": _arrive, "refuse": _refuse, "admit": _admit, "grow": _grow, "trim": _trim,
+    "drop": _drop, "copy": _copy, "register": _register, "evict": _evict,
     "region": _region, "fork": _fork, "swap_out": _swap_out, "swap_in": _swap_in, "release": _release, "step": _step,
 }  # fmt: skip
 

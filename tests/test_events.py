@@ -213,8 +213,8 @@ def test_a_keyframe_distance_below_one_is_refused(every: int) -> None:
 
 
 def test_an_unknown_event_is_refused_with_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="unknown event kind 'evict'; known are admit, copy"):
-        apply(State(), ("evict", 3))
+    with pytest.raises(InvalidInput, match="unknown event kind 'lose'; known are admit, arrive, copy"):
+        apply(State(), ("lose", 3))
 
 
 @pytest.mark.parametrize(
@@ -259,6 +259,31 @@ def test_tables_follow_their_events() -> None:
     assert (state.requests["b"].tokens, state.requests["b"].known) == (4, 6)
 
 
+def test_registered_blocks_are_cached_once_nobody_holds_them_tails_first() -> None:
+    chain: list[Event] = [("register", "full", 0, "r1", "r0"), ("register", "full", 1, "r2", "r1")]
+    state = table_state(*chain, ("fork", "a", "b"), ("release", "a", "finished"))
+    assert state.registered == {"full": {0: ("r1", "r0"), 1: ("r2", "r1")}}
+    assert state.cached("full") == [], "b holds them"
+    apply(state, ("release", "b", "finished"))
+    assert state.cached("full") == [1, 0]
+    for event in (("admit", "c", 6, 9, 4), ("grow", "c", "full", ((0, 1), (2, 3)))):
+        apply(state, event)
+    assert (state.cached("full"), state.requests["c"].cached, state.requests["c"].tokens) == ([1], 4, 4)
+    apply(state, ("release", "c", "finished"))
+    assert state.cached("full") == [1, 0], "the one used last is evicted last"
+    apply(state, ("evict", "full", 1))
+    assert (state.cached("full"), state.registered) == ([0], {"full": {0: ("r1", "r0")}})
+    assert state.cached("other") == []
+
+
+@pytest.mark.parametrize(
+    "event", [("evict", "full", 1), ("evict", "other", 0), ("register", "full", 0, "x", "y"), ("register", "full", 0)]
+)
+def test_a_block_is_registered_once_and_evicted_only_when_it_is(event: Event) -> None:
+    with pytest.raises(InvalidInput, match="does not fit what came before"):
+        table_state(("register", "full", 0, "r1", "r0"), event)
+
+
 def test_a_name_used_again_gets_a_place_at_the_end_and_keeps_its_colour() -> None:
     state = table_state(("release", "a", "finished"), ("admit", "b", 1, 2, 0), ("admit", "c", 1, 2, 0))
     apply(state, ("admit", "a", 3, 9, 0))
@@ -274,3 +299,30 @@ def test_a_step_says_how_many_tokens_by_plain_numbers() -> None:
     log.step({"a": 2, "b": 1}.items())
     assert log.events == [("step", (("a", 2), ("b", 1)))]
     assert json.loads(json.dumps(log.events)) == [["step", [["a", 2], ["b", 1]]]]
+
+
+def test_a_request_waits_from_its_arrival_and_keeps_its_place_in_the_order() -> None:
+    state = table_state(("arrive", "b", 5), ("arrive", "c", 7), ("admit", "c", 7, 9, 0), ("admit", "b", 5, 9, 0))
+    assert [(each.rid, each.order) for each in state.requests.values()] == [("a", 0), ("c", 2), ("b", 1)]
+    waiting = table_state(("arrive", "b", 5)).requests["b"]
+    assert (waiting.status, waiting.tokens, waiting.known) == ("waiting", 0, 5)
+
+
+def test_one_that_waits_or_was_preempted_can_be_refused_and_nobody_else() -> None:
+    assert table_state(("arrive", "b", 5), ("refuse", "b", "too long")).requests["b"].status == "refused"
+    assert table_state(("release", "a", "preempted"), ("refuse", "a", "too long")).requests["a"].status == "refused"
+    with pytest.raises(InvalidInput, match="the request is running, not in the queue"):
+        table_state(("refuse", "a", "too long"))
+    with pytest.raises(InvalidInput, match="the request is running already"):
+        table_state(("arrive", "a", 6))
+    with pytest.raises(InvalidInput, match="does not fit"):
+        table_state(("refuse", "nobody", "too long"))
+
+
+def test_a_copy_remembers_its_original_until_either_block_is_handed_out_again() -> None:
+    copied = (("fork", "a", "b"), ("copy", "b", "full", 1, 1, 2))
+    assert table_state(*copied).origin == {"full": {2: 1}}
+    left = (*copied, ("release", "a", "finished"))
+    assert table_state(*left).origin == {"full": {2: 1}}
+    assert table_state(*left, ("grow", "b", "full", ((1, 2),))).origin == {"full": {}}
+    assert table_state(*left, ("admit", "c", 4, 9, 0), ("grow", "c", "full", ((3, 4),))).origin == {"full": {2: 1}}

@@ -115,6 +115,19 @@ def test_a_fork_has_the_same_past_and_its_own_future() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize("salt", [None, "tenant", "", 7, 0, -1])
+def test_a_fork_keeps_the_salt(salt: str | int | None) -> None:
+    parent = Request("parent", [1, 2], 9, salt=salt)
+    assert parent.salt == parent.fork("child").salt == salt
+    assert Request("r", 3, 4).salt is None
+
+
+@pytest.mark.parametrize("salt", [True, 1.0, b"x", ("a",), np.int64(3), np.str_("x")])
+def test_a_salt_of_another_kind_is_refused(salt: object) -> None:
+    with pytest.raises(InvalidInput, match="the salt of request 'r' must be a str, an int or None"):
+        Request("r", 3, 4, salt=salt)
+
+
 def test_made_ids_depend_on_conversation_and_position_alone() -> None:
     first, second = Request("a", 50, 9, conversation=3), Request("b", 90, 9, conversation=3)
     other = Request("a", 50, 9, conversation=4)

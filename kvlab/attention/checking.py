@@ -22,14 +22,109 @@ SERIAL: Final = 32_768
 def accept(route: Route, step: Step, store: KVStore) -> None:
     """`check`, and refuse what this route does not take. Raises `InvalidInput`."""
     check(step, store)
+    _refuse_not_taken(route, step, store)
+
+
+def accept_but_nan(route: Route, step: Step, store: KVStore) -> None:
+    """`accept`, for a route that finds NaN in the queries by itself before it computes anything."""
+    _check_but_nan(step, store)
+    _refuse_not_taken(route, step, store)
+
+
+def check(step: Step, store: KVStore) -> None:
+    """Refuse a step that cannot be right: shapes, dtypes, devices, head counts, layouts, lengths, NaN in the queries.
+
+    What the operands have no part in is checked once for all the steps that share it (`Step.with_operands`), and again
+    for a store with another block size, other blocks or other references. Raises `InvalidInput`. NaN is looked for on
+    the CPU only: elsewhere that would wait for the device.
+    """
+    _check_but_nan(step, store)
+    refuse_nan(step)
+
+
+def refuse_nan(step: Step) -> None:
+    """Raise `InvalidInput` where queries on the CPU hold NaN or infinity."""
+    if step.queries.device.type == "cpu" and not _all_finite(step.queries):
+        raise not_finite()
+
+
+def not_finite() -> InvalidInput:
+    """The error for NaN in the queries."""
+    return InvalidInput("the queries hold NaN or infinity")
+
+
+def _check_but_nan(step: Step, store: KVStore) -> None:
+    _check_operands(step, store)
+    check_places(step, store)
+
+
+def check_places(step: Step, store: KVStore) -> None:
+    """What `check` asks of all but the operands: lengths and layouts, window, scale and soft-cap."""
+    _, _, block_size, _ = store.keys.shape
+    key = ("places", block_size, store.blocks, id(store.references))
+    step.derived.once(key, lambda: _checked_places(step, store))
+
+
+def _check_operands(step: Step, store: KVStore) -> None:
+    queries, keys, values = step.queries, step.keys, step.values
+    tokens, q_heads, head_dim = _three(queries, "queries")
+    _, kv_heads, _, stored_dim = store.keys.shape
+    for name, tensor in (("keys", keys), ("values", values)):
+        if _three(tensor, name) != (tokens, kv_heads, stored_dim):
+            raise InvalidInput(
+                f"{name} are {tuple(tensor.shape)}; {tokens} tokens of this store need {(tokens, kv_heads, stored_dim)}"
+            )
+    if head_dim != stored_dim:
+        raise InvalidInput(f"queries have head_dim {head_dim}, the store {stored_dim}")
+    if q_heads % kv_heads:
+        raise InvalidInput(f"{q_heads} query heads do not divide among {kv_heads} KV heads")
+    dtype, stored = queries.dtype, store.keys.dtype
+    if not dtype == keys.dtype == values.dtype:
+        raise InvalidInput(f"queries, keys and values differ in dtype: {dtype}, {keys.dtype}, {values.dtype}")
+    if dtype not in STORED or dtype == FP8:
+        raise InvalidInput(f"attention is computed in float32, bfloat16 or float16, not {dtype}")
+    if stored not in (dtype, FP8):
+        raise InvalidInput(f"queries of {dtype} do not read a store of {stored}; convert them")
+    if not queries.device == keys.device == values.device == store.keys.device:
+        devices = {tensor.device for tensor in (queries, keys, values, store.keys)}
+        raise InvalidInput(f"operands and store are on different devices: {', '.join(sorted(map(str, devices)))}")
+    starts = step.starts
+    if not (len(step.layouts) == step.requests == len(starts) - 1) or starts[-1] != tokens or starts[0]:
+        raise InvalidInput(
+            f"{step.requests} lengths, {len(step.layouts)} layouts and starts {list(starts)} do not describe "
+            f"{tokens} query tokens"
+        )
+
+
+def _checked_places(step: Step, store: KVStore) -> Sequence[int] | None:
+    """The store's references: kept with the step, so that no other list can take their id."""
+    if step.window_tokens is not None and step.window_tokens < 1:
+        raise InvalidInput(f"a window of {step.window_tokens} tokens reads nothing; use at least 1 or None")
+    if step.softcap is not None and not 0 < step.softcap < math.inf:
+        raise InvalidInput(f"a soft-cap must be above 0 and finite, not {step.softcap}")
+    if not math.isfinite(step.scale):
+        raise InvalidInput(f"a scale must be finite, not {step.scale}")
+    if not (step.only_tables and _tables_fit(step, store)):
+        for request in range(step.requests):
+            _check_request(step, store, request)
+    return store.references
+
+
+def _refuse_not_taken(route: Route, step: Step, store: KVStore) -> None:
     takes = route.takes
     if store.keys.dtype not in takes.stored:
         raise InvalidInput(f"{route.name} does not read {store.keys.dtype}; `gather` and `reference` read every dtype")
-    if store.head_dim % takes.head_dim_multiple:
+    if store.keys.shape[3] % takes.head_dim_multiple:
         raise InvalidInput(
             f"{route.name} needs a head_dim that is a multiple of {takes.head_dim_multiple}, not {store.head_dim}; "
             "`gather` and `reference` take any"
         )
+    key = ("taken", takes.layouts, takes.many_queries)
+    step.derived.once(key, lambda: _refuse_requests_not_taken(route, step))
+
+
+def _refuse_requests_not_taken(route: Route, step: Step) -> None:
+    takes = route.takes
     for request, layout in enumerate(step.layouts):
         if not isinstance(layout, takes.layouts):
             raise InvalidInput(
@@ -43,55 +138,14 @@ def accept(route: Route, step: Step, store: KVStore) -> None:
             )
 
 
-def check(step: Step, store: KVStore) -> None:
-    """Refuse a step that cannot be right: shapes, dtypes, devices, head counts, layouts, lengths, NaN in the queries.
-
-    Raises `InvalidInput`. NaN is looked for on the CPU only: elsewhere that would wait for the device.
-    """
-    tokens, q_heads, head_dim = _three(step.queries, "queries")
-    for name, tensor in (("keys", step.keys), ("values", step.values)):
-        if _three(tensor, name) != (tokens, store.kv_heads, store.head_dim):
-            raise InvalidInput(
-                f"{name} are {tuple(tensor.shape)}; {tokens} tokens of this store need "
-                f"{(tokens, store.kv_heads, store.head_dim)}"
-            )
-    if head_dim != store.head_dim:
-        raise InvalidInput(f"queries have head_dim {head_dim}, the store {store.head_dim}")
-    if q_heads % store.kv_heads:
-        raise InvalidInput(f"{q_heads} query heads do not divide among {store.kv_heads} KV heads")
-    if not step.queries.dtype == step.keys.dtype == step.values.dtype:
-        raise InvalidInput(
-            f"queries, keys and values differ in dtype: {step.queries.dtype}, {step.keys.dtype}, {step.values.dtype}"
-        )
-    if step.queries.dtype not in STORED or step.queries.dtype == FP8:
-        raise InvalidInput(f"attention is computed in float32, bfloat16 or float16, not {step.queries.dtype}")
-    if store.keys.dtype not in (step.queries.dtype, FP8):
-        raise InvalidInput(f"queries of {step.queries.dtype} do not read a store of {store.keys.dtype}; convert them")
-    devices = {tensor.device for tensor in (step.queries, step.keys, step.values, store.keys)}
-    if len(devices) > 1:
-        raise InvalidInput(f"operands and store are on different devices: {', '.join(sorted(map(str, devices)))}")
-    if step.window_tokens is not None and step.window_tokens < 1:
-        raise InvalidInput(f"a window of {step.window_tokens} tokens reads nothing; use at least 1 or None")
-    if step.softcap is not None and not 0 < step.softcap < math.inf:
-        raise InvalidInput(f"a soft-cap must be above 0 and finite, not {step.softcap}")
-    if not math.isfinite(step.scale):
-        raise InvalidInput(f"a scale must be finite, not {step.scale}")
-    if not (len(step.layouts) == step.requests == len(step.starts) - 1) or step.starts[-1] != tokens or step.starts[0]:
-        raise InvalidInput(
-            f"{step.requests} lengths, {len(step.layouts)} layouts and starts {list(step.starts)} do not describe "
-            f"{tokens} query tokens"
-        )
-    if not (step.only_tables and _tables_fit(step, store)):
-        for request in range(step.requests):
-            _check_request(step, store, request)
-    if step.queries.device.type == "cpu" and not _all_finite(step.queries):
-        raise InvalidInput("the queries hold NaN or infinity")
-
-
 def _all_finite(tensor: Tensor) -> bool:
     """In pieces that torch computes on one thread: waking the others costs more than the check."""
     flat = tensor.reshape(-1)
-    return all(bool(torch.isfinite(flat[at : at + SERIAL]).all()) for at in range(0, len(flat), SERIAL))
+    for at in range(0, len(flat), SERIAL):
+        low, high = torch.aminmax(flat[at : at + SERIAL])
+        if not (math.isfinite(float(low)) and math.isfinite(float(high))):
+            return False
+    return True
 
 
 def _three(tensor: Tensor, name: str) -> tuple[int, int, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -30,38 +32,55 @@ class Contiguous:
     def __call__(self, step: Step, store: KVStore, trace: Trace | None = None) -> tuple[Tensor, Bytes]:
         """See `Route`."""
         accept(self, step, store)
-        slabs = [_slab(step, store, request) for request in range(step.requests)]
         if trace is not None:
             for request in range(step.requests):
                 trace(request, stored_slots(step, request))
-        together = _one_view(slabs) if step.decodes else None
+        slabs, together = step.derived.once(("slabs", store.keys.shape[1:]), lambda: _slabs(step, store))
         if together is not None:
             queries = step.queries.reshape(step.requests, store.kv_heads, step.group, store.head_dim)
-            output = attend(queries, *together, None, step.scale, step.softcap).flatten(1, 2)
+            keys, values = together.of(store.keys), together.of(store.values)
+            output = attend(queries, keys, values, None, step.scale, step.softcap).flatten(1, 2)
         else:
             output = torch.empty_like(step.queries)
-            for request, (keys, values) in enumerate(slabs):
+            for request, slab in enumerate(slabs):
+                keys, values = slab.of(store.keys), slab.of(store.values)
                 output[own(step, request)] = attend_request(step, request, keys, values)
         useful = step.useful_tokens() * store.bytes_per_token
         copies = 0 if step.softcap is None else widening(useful, store.keys.element_size())
         return output, Bytes(useful, useful, useful + copies)
 
 
-def _slab(step: Step, store: KVStore, request: int) -> tuple[Tensor, Tensor]:
-    layout, first = step.layouts[request], step.first_readable(request)
-    assert isinstance(layout, Region)
-    return view(store, layout.first_slot + first, layout.end - first)
+class _Slab(NamedTuple):
+    """A view of K or V, by its shape, its strides and its first value."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    first: int
+
+    def of(self, stored: Tensor) -> Tensor:
+        """The view."""
+        return stored.as_strided(self.shape, self.strides, stored.storage_offset() + self.first)
 
 
-def _one_view(slabs: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor] | None:
-    """K and V of all requests, `[requests, kv_heads, tokens, head_dim]`, where one view of the store holds them."""
+def _slabs(step: Step, store: KVStore) -> tuple[list[_Slab], _Slab | None]:
+    """K and V of each request, `[kv_heads, tokens, head_dim]`, and for a decode step all of them, `[requests, kv_heads,
+    tokens, head_dim]`, where one view of the store holds them."""
+    slabs = []
+    for request, layout in enumerate(step.layouts):
+        assert isinstance(layout, Region)
+        first = step.first_readable(request)
+        keys, _ = view(store, layout.first_slot + first, layout.end - first)
+        slabs.append(_Slab(keys.shape, keys.stride(), int(keys.storage_offset() - store.keys.storage_offset())))
+    return slabs, _together(slabs) if step.decodes else None
+
+
+def _together(slabs: list[_Slab]) -> _Slab | None:
     if not slabs:
         return None
-    offsets = [keys.storage_offset() for keys, _ in slabs]
-    apart = offsets[1] - offsets[0] if len(offsets) > 1 else 0
-    if any(keys.shape != slabs[0][0].shape for keys, _ in slabs) or apart < 0:
+    (shape, strides, first), firsts = slabs[0], [slab.first for slab in slabs]
+    apart = firsts[1] - first if len(slabs) > 1 else 0
+    if any(slab.shape != shape for slab in slabs) or apart < 0:
         return None
-    if offsets != [offsets[0] + apart * request for request in range(len(slabs))]:
+    if firsts != [first + apart * request for request in range(len(slabs))]:
         return None
-    keys, values = (each.as_strided((len(slabs), *each.shape), (apart, *each.stride())) for each in slabs[0])
-    return keys, values
+    return _Slab((len(slabs), *shape), (apart, *strides), first)

@@ -22,25 +22,23 @@ def attend(
     queries: Tensor,
     keys: Tensor,
     values: Tensor,
-    allowed: Tensor | None,
+    mask: Tensor | None,
     scale: float,
     softcap: float | None = None,
     fused: Fused | None = torch_sdpa,
 ) -> Tensor:
-    """Attention of `[B, heads, S, D]` queries over `[B, heads, T, D]` keys and values; `allowed` is bool and broadcasts
-    to `[B, heads, S, T]`, every query with a key at least.
+    """Attention of `[B, heads, S, D]` queries over `[B, heads, T, D]` keys and values; `mask`, a `bias` in the queries'
+    dtype, broadcasts to `[B, heads, S, T]` and leaves every query a key at least.
 
     No fused operator caps logits: with `softcap`, or without `fused`, logits and weights are float32 here. What is not
     allowed must be finite all the same, since 0 times NaN is NaN.
     """
     if fused is not None and softcap is None:
-        mask = None
-        if allowed is not None:
-            mask = bias(allowed, queries.dtype).expand(-1, -1, queries.shape[2], -1)
-        return fused(queries, keys, values, mask, scale)
+        expanded = None if mask is None else mask.expand(-1, -1, queries.shape[2], -1)
+        return fused(queries, keys, values, expanded, scale)
     logits = capped((queries.float() @ keys.float().mT) * scale, softcap)
-    if allowed is not None:
-        logits = logits + bias(allowed, torch.float32)
+    if mask is not None:
+        logits = logits + mask.float()
     return (logits.softmax(-1) @ values.float()).to(queries.dtype)
 
 
@@ -73,8 +71,11 @@ def attend_request(step: Step, request: int, keys: Tensor, values: Tensor, fused
     if fused is torch_sdpa and step.softcap is None and whole_prompt:
         output = scaled_dot_product_attention(by_head, keys, values, is_causal=True, scale=step.scale)
     else:
-        allowed = readable(step, request).to(queries.device)[None, None]
-        output = attend(by_head, keys, values, allowed, step.scale, step.softcap, fused)
+        mask = step.derived.once(
+            ("mask", request, queries.dtype, queries.device),
+            lambda: bias(readable(step, request).to(queries.device), queries.dtype)[None, None],
+        )
+        output = attend(by_head, keys, values, mask, step.scale, step.softcap, fused)
     return output.permute(2, 0, 1, 3).flatten(1, 2)
 
 

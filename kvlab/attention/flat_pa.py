@@ -60,17 +60,24 @@ class FlatPA:
         accept(self, step, store)
         if not step.requests:
             return torch.empty_like(step.queries), Bytes(0, 0, 0)
-        static = store.keys.device.type != "cpu"
-        listed = block_list(step, store, self.window_mode, self.requests, self.blocks, static=static)
+        listed = self._listed(step, store)
         if trace is not None:
             for request in range(step.requests):
                 trace(request, blocks_read(step, request, self.window_mode).slots(store.block_size))
         queries = pad_rows(step.queries, listed.block_mapping.shape[1])
-        listed = listed.to(queries.device)
         output = self.compute(queries, store.keys, store.values, listed, step.scale, step.softcap, self.workspace)
         padded = len(listed.block_list) * store.block_size * store.bytes_per_token
         physical = 3 * padded + widening(padded, store.keys.element_size())
         return output.narrow(0, 0, step.requests), Bytes(step.useful_tokens() * store.bytes_per_token, padded, physical)
+
+    def _listed(self, step: Step, store: KVStore) -> BlockList:
+        """The block list on the store's device, once for all layers of a step."""
+        device, (_, kv_heads, size, _) = store.keys.device, store.keys.shape
+        mode, requests, blocks = self.window_mode, self.requests, self.blocks
+        return step.derived.once(
+            ("block list", mode, requests, blocks, kv_heads, size, store.pad_block, device),
+            lambda: block_list(step, store, mode, requests, blocks, static=device.type != "cpu").to(device),
+        )
 
     def metadata(self, step: Step, store: KVStore) -> BlockList:
         """What `compute` needs to know of a step, on the host, in static shapes."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import numpy as np
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from kvlab.attention.checking import accept
-from kvlab.attention.dense import Fused, attend, attend_request, widening
-from kvlab.attention.gather_plan import GatherPlan, gather_plan
+from kvlab.attention.dense import Fused, attend, attend_request, bias, widening
+from kvlab.attention.gather_plan import GatherPlan, RequestCopy, gather_plan, request_copy
 from kvlab.attention.reading import own, span, stored_slots
 from kvlab.attention.step import Bytes, Step, Takes, Trace
 from kvlab.attention.store import KVStore
@@ -46,22 +47,33 @@ class Gather:
     def __call__(self, step: Step, store: KVStore, trace: Trace | None = None) -> tuple[Tensor, Bytes]:
         """See `Route`."""
         accept(self, step, store)
+        return self.answer(step, store, trace)
+
+    def answer(self, step: Step, store: KVStore, trace: Trace | None = None) -> tuple[Tensor, Bytes]:
+        """The call itself, for a step that another route has accepted."""
         if trace is not None:
             for request in range(step.requests):
                 trace(request, _copied_slots(step, request))
-        if step.decodes and step.requests and all(isinstance(layout, Table) for layout in step.layouts):
+        if step.decodes and step.requests and step.only_tables:
             output, copied = self._decode(step, store)
         else:
             output, copied = self._one_by_one(step, store)
-        return output, self._bytes(step, store, copied)
+        return output, self.read(step, store, copied)
 
     def _decode(self, step: Step, store: KVStore) -> tuple[Tensor, int]:
-        plan = gather_plan(step, store, self.requests, self.blocks, static=store.keys.device.type != "cpu")
+        plan = self._plan(step, store)
         rows, tokens = plan.allowed.shape[0], plan.allowed.shape[-1]
         queries = pad_rows(step.queries, rows)
-        plan = plan.to(queries.device)
         output = self.compute(queries, store.keys, store.values, plan, step.scale, step.softcap, self.workspace)
         return output.narrow(0, 0, step.requests), rows * tokens
+
+    def _plan(self, step: Step, store: KVStore) -> GatherPlan:
+        """The plan on the store's device, once for all layers of a step."""
+        device, (_, kv_heads, size, _) = store.keys.device, store.keys.shape
+        return step.derived.once(
+            ("gather", self.requests, self.blocks, kv_heads, size, store.pad_block, device),
+            lambda: gather_plan(step, store, self.requests, self.blocks, static=device.type != "cpu").to(device),
+        )
 
     def metadata(self, step: Step, store: KVStore) -> GatherPlan:
         """What `compute` needs to know of a decode step over tables, on the host, in static shapes."""
@@ -77,45 +89,52 @@ class Gather:
         softcap: float | None = None,
         workspace: Workspace | None = None,
     ) -> Tensor:
-        """The step in tensors alone, for a graph: `[B, q_heads, head_dim]` queries, padded to the plan's rows, over a
-        store's `keys` and `values`; the output likewise."""
+        """The step in tensors alone, for a graph: queries `[B * Q, q_heads, head_dim]`, padded to the plan's rows, over
+        a store's `keys` and `values`; the output likewise. Q is 1 in a decode step, and in prompt chunks and drafts
+        what the plan's `allowed`, `[B, 1, Q, N * block_size]`, says."""
         _, kv_heads, size, head_dim = keys.shape
+        rows, many = plan.allowed.shape[0], plan.allowed.shape[2]
         copies = []
         for name, stored in (("keys", keys), ("values", values)):
             copy = fetch(name, stored.view(-1, size, head_dim), plan.rows, queries.dtype, workspace)
-            copies.append(clear_edges(copy, plan.edges, plan.filled).view(len(queries), kv_heads, -1, head_dim))
-        grouped = queries.reshape(len(queries), kv_heads, -1, head_dim)
-        return attend(grouped, copies[0], copies[1], plan.allowed, scale, softcap, self.fused).flatten(1, 2)
+            copies.append(clear_edges(copy, plan.edges, plan.filled).view(rows, kv_heads, -1, head_dim))
+        mask = bias(plan.allowed, queries.dtype)
+        if many == 1:
+            grouped = queries.reshape(rows, kv_heads, -1, head_dim)
+            return attend(grouped, copies[0], copies[1], mask, scale, softcap, self.fused).flatten(1, 2)
+        by_head = queries.reshape(rows, many, -1, head_dim).transpose(1, 2)
+        if softcap is not None or self.fused is None:  # matrix products don't share K and V over a group by themselves
+            copies = [copy.repeat_interleave(by_head.shape[1] // kv_heads, 1) for copy in copies]
+        output = attend(by_head, copies[0], copies[1], mask, scale, softcap, self.fused)
+        return output.transpose(1, 2).flatten(0, 1)
 
     def _one_by_one(self, step: Step, store: KVStore) -> tuple[Tensor, int]:
         output = torch.empty_like(step.queries)
+        device, (_, kv_heads, size, _) = store.keys.device, store.keys.shape
         copied = 0
-        for request, layout in enumerate(step.layouts):
-            keys, values = self._request(step, store, request)
+        for request in range(step.requests):
+            key = ("copy", request, kv_heads, size, device)
+            copy = step.derived.once(key, partial(request_copy, step, store, request))
+            keys, values = self._request(step, store, request, copy)
             output[own(step, request)] = attend_request(step, request, keys, values, self.fused)
-            copied += len(_copied_slots(step, request)) + step.query_tokens(request) * isinstance(layout, Ring)
+            copied += copy.tokens
         return output, copied
 
-    def _request(self, step: Step, store: KVStore, request: int) -> tuple[Tensor, Tensor]:
+    def _request(self, step: Step, store: KVStore, request: int, copy: RequestCopy) -> tuple[Tensor, Tensor]:
         """Copies of K and V of the readable positions, `[kv_heads, tokens, head_dim]` each, in the workspace."""
-        layout, heads = step.layouts[request], np.arange(store.kv_heads)[:, None]
-        if isinstance(layout, Table):
-            blocks, skip, count = span(layout, step.first_readable(request), layout.end)
-            rows, run = blocks * store.kv_heads + heads, store.block_size
-        else:
-            block, offset = np.divmod(stored_slots(step, request), store.block_size)
-            rows, run, skip, count = (block * store.kv_heads + heads) * store.block_size + offset, 1, 0, len(block)
-        where = torch.as_tensor(rows.reshape(-1), device=store.keys.device)
+        _, kv_heads, _, head_dim = store.keys.shape
+        ring = isinstance(step.layouts[request], Ring)
         copies = []
         for name, stored, new in (("keys", store.keys, step.keys), ("values", store.values, step.values)):
-            copy = fetch(name, stored.view(-1, run, store.head_dim), where, step.queries.dtype, self.workspace)
-            copy = copy.view(store.kv_heads, -1, store.head_dim)[:, skip : skip + count]
-            if isinstance(layout, Ring):
-                copy = torch.cat([copy, new[own(step, request)].transpose(0, 1)], 1)
-            copies.append(copy)
+            taken = fetch(name, stored.view(-1, copy.run, head_dim), copy.rows, step.queries.dtype, self.workspace)
+            taken = taken.view(kv_heads, -1, head_dim)[:, copy.skip : copy.skip + copy.length]
+            if ring:
+                taken = torch.cat([taken, new[own(step, request)].transpose(0, 1)], 1)
+            copies.append(taken)
         return copies[0], copies[1]
 
-    def _bytes(self, step: Step, store: KVStore, copied: int) -> Bytes:
+    def read(self, step: Step, store: KVStore, copied: int) -> Bytes:
+        """The bytes of a call that copied the K and V of `copied` tokens."""
         padded = copied * store.bytes_per_token
         computed = padded * step.queries.element_size() // store.keys.element_size()
         physical = 2 * padded + computed

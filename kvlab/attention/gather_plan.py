@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kvlab.attention.reading import Span, span
+from kvlab.attention.reading import Span, span, stored_slots
 from kvlab.attention.step import Step
 from kvlab.attention.store import KVStore
 from kvlab.device.buckets import Buckets
-from kvlab.policies.layout import Table
+from kvlab.policies.layout import Ring, Table
 
 
 class GatherPlan(NamedTuple):
@@ -82,6 +82,32 @@ def gather_plan(
         torch.from_numpy(edges.reshape(-1)),
         torch.from_numpy(np.repeat(filled, heads, 0))[:, :, None],
     )
+
+
+class RequestCopy(NamedTuple):
+    """What is copied of one request: `rows` `[kv_heads * runs]` of a store seen as `[-1, run, head_dim]`, so that the
+    copy is `[kv_heads, runs * run, head_dim]`; the positions to read are the `length` ones after the first `skip`.
+    `tokens` counts what is copied, a ring's own tokens included."""
+
+    rows: Tensor
+    run: int
+    skip: int
+    length: int
+    tokens: int
+
+
+def request_copy(step: Step, store: KVStore, request: int) -> RequestCopy:
+    """The copy of one request, its rows on the store's device: whole blocks of a table, else slot by slot."""
+    layout, heads = step.layouts[request], np.arange(store.kv_heads)[:, None]
+    if isinstance(layout, Table):
+        blocks, skip, count = span(layout, step.first_readable(request), layout.end)
+        rows, run, tokens = blocks * store.kv_heads + heads, store.block_size, len(blocks) * store.block_size
+    else:
+        block, offset = np.divmod(stored_slots(step, request), store.block_size)
+        rows, run, skip, count = (block * store.kv_heads + heads) * store.block_size + offset, 1, 0, len(block)
+        tokens = count + step.query_tokens(request) * isinstance(layout, Ring)
+    where = torch.as_tensor(rows.reshape(-1), device=store.keys.device)
+    return RequestCopy(where, run, skip, count, tokens)
 
 
 def rounded(count: int, buckets: Buckets | None) -> int:

@@ -5,8 +5,8 @@ Numba's vectoriser reorders none of the sums that decode attention is made of; t
 narrower, so nothing here depends on an instruction set.
 
 Stored values come as pairs of 16 lanes for each 32 values. bf16 is read as bits: in a 32-bit word the odd value is the
-upper half and the even one the lower, so a mask and a shift make two float vectors; queries and outputs are kept in
-that order (`lane_order`). A group is up to 4 query heads that share one load of K and V.
+upper half and the even one the lower, so a mask and a shift make two float vectors; queries and sums are kept in that
+order (`simd_ends` brings them there and back). A group is up to 4 query heads that share one load of K and V.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -23,7 +22,7 @@ from numba.extending import intrinsic
 LANES: Final = 16
 PAIR: Final = 2 * LANES
 F32, I8, I16, I32, I64 = ir.FloatType(), ir.IntType(8), ir.IntType(16), ir.IntType(32), ir.IntType(64)
-HALF = ir.HalfType()
+HALF, VOID = ir.HalfType(), ir.VoidType()
 VF, VI = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 ELEMENTS: Final = {"bf16": I16, "fp16": HALF, "fp32": F32, "fp8": I8}
 KINDS: Final = {types.uint16: "bf16", types.int16: "fp16", types.float32: "fp32", types.uint8: "fp8"}
@@ -31,14 +30,6 @@ KINDS: Final = {types.uint16: "bf16", types.int16: "fp16", types.float32: "fp32"
 KEYS_AT_ONCE: Final = {1: 16, 2: 8, 3: 4, 4: 4}
 EXP2: Final = [math.log(2) ** k / math.factorial(k) for k in range(8)]
 LOWEST_EXPONENT: Final = -126.0
-
-
-def lane_order(kind: str, head_dim: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Position in a head of each value as the micro-kernels keep it, int64 `[head_dim]`."""
-    index = np.arange(head_dim)
-    if kind != "bf16":
-        return index
-    return index.reshape(-1, LANES, 2).transpose(0, 2, 1).reshape(-1)
 
 
 class Block:
@@ -101,7 +92,7 @@ class Block:
         return self.ir.bitcast(self.ir.add(self.ir.bitcast(result, VI), exponent), VF)
 
     def stored_pair(self, pointer: Any, kind: str) -> tuple[Any, Any]:
-        """32 stored values as two float vectors, in `lane_order`."""
+        """32 stored values as two float vectors; for bf16, the even values and the odd ones."""
         b = self.ir
         if kind == "bf16":
             words = self.load(pointer, VI, 2)
@@ -171,11 +162,11 @@ class Loop:
         self.b.position_at_end(self.end)
 
 
-def _define(module: ir.Module, name: str, arguments: Sequence[Any]) -> tuple[Any, Block | None]:
+def define(module: ir.Module, name: str, arguments: Sequence[Any], gives: Any = VOID) -> tuple[Any, Block | None]:
     """The function `name` of the module, and a block to write it in if it was not there yet."""
     if name in module.globals:
         return module.globals[name], None
-    function = ir.Function(module, ir.FunctionType(ir.VoidType(), arguments), name)
+    function = ir.Function(module, ir.FunctionType(gives, arguments), name)
     function.linkage = "internal"
     function.attributes.add("noinline")
     # Numba tunes for 256-bit vectors; llvmlite refuses attributes that it does not know, hence set.add.
@@ -188,7 +179,7 @@ def _scores(module: ir.Module, kind: str, group: int, head_dim: int) -> Any:
     """(q, k, keys, row_stride, scores, score_stride): scores[g * score_stride + i] = q[g] . k[i]."""
     floats = F32.as_pointer()
     arguments = [floats, ELEMENTS[kind].as_pointer(), I64, I64, floats, I64]
-    function, block = _define(module, f"kvlab.scores.{kind}.{group}.{head_dim}", arguments)
+    function, block = define(module, f"kvlab.scores.{kind}.{group}.{head_dim}", arguments)
     if block is None:
         return function
     q, k, keys, row_stride, scores, score_stride = function.args
@@ -229,7 +220,7 @@ def _softmax(module: ir.Module, group: int) -> Any:
     and the factor that brings earlier sums to the new maximum are updated per query head.
     """
     floats = F32.as_pointer()
-    function, block = _define(module, f"kvlab.softmax.{group}", [floats, I64, I64, F32, floats, floats, floats])
+    function, block = define(module, f"kvlab.softmax.{group}", [floats, I64, I64, F32, floats, floats, floats])
     if block is None:
         return function
     scores, padded, stride, scale, maxima, totals, rescale = function.args
@@ -260,7 +251,7 @@ def _values(module: ir.Module, kind: str, group: int, head_dim: int) -> Any:
     """(weights, stride, v, keys, row_stride, sums, rescale): sums[g] = sums[g] * rescale[g] + weights[g] . v."""
     floats = F32.as_pointer()
     arguments = [floats, I64, ELEMENTS[kind].as_pointer(), I64, I64, floats, floats]
-    function, block = _define(module, f"kvlab.values.{kind}.{group}.{head_dim}", arguments)
+    function, block = define(module, f"kvlab.values.{kind}.{group}.{head_dim}", arguments)
     if block is None:
         return function
     weights, stride, v, keys, row_stride, sums, rescale = function.args
@@ -289,12 +280,12 @@ def _values(module: ir.Module, kind: str, group: int, head_dim: int) -> Any:
 
 def _prefetch(module: ir.Module) -> Any:
     """(pointer, bytes): ask for these cache lines."""
-    function, block = _define(module, "kvlab.prefetch", [I8.as_pointer(), I64])
+    function, block = define(module, "kvlab.prefetch", [I8.as_pointer(), I64])
     if block is None:
         return function
     name = "llvm.prefetch.p0i8"
     hint = block.ir.module.globals.get(name) or ir.Function(
-        module, ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32]), name
+        module, ir.FunctionType(VOID, [I8.as_pointer(), I32, I32, I32]), name
     )
     loop = Loop(block, I64(0), function.args[1], 64)
     block.ir.call(hint, [block.at(function.args[0], loop.i), I32(0), I32(3), I32(1)])
@@ -303,32 +294,36 @@ def _prefetch(module: ir.Module) -> Any:
     return function
 
 
-def _pointer(context: Any, builder: Any, array: Any, value: Any, offset: Any, element: Any) -> Any:
+def pointer(context: Any, builder: Any, array: Any, value: Any, offset: Any, element: Any) -> Any:
+    """The place of an (array, offset) pair; in the array's stead there may be an address."""
+    if isinstance(array, types.Integer):
+        return builder.gep(builder.inttoptr(value, element.as_pointer()), [offset])
     data = context.make_array(array)(context, builder, value).data
     return builder.bitcast(builder.gep(data, [offset]), element.as_pointer())
 
 
-# In Numba code an (array, offset) pair stands for a pointer. `group` and `pairs` are tuples whose lengths are the
-# query heads of a group and head_dim / 32: their lengths are part of the compiled signature.
+# In Numba code an (array, offset) or (address, offset) pair stands for a pointer. `stored` is a number of the stored
+# type; `group` and `pairs` are tuples whose lengths are the query heads of a group and head_dim / 32: types and lengths
+# are part of the compiled signature.
 
 
 @intrinsic
-def scores(_: Any, q: Any, q0: Any, k: Any, k0: Any, keys: Any, row_stride: Any, s: Any, s0: Any, s_stride: Any,
-           group: Any, pairs: Any) -> Any:  # fmt: skip
+def scores(_: Any, q: Any, q0: Any, k: Any, k0: Any, stored: Any, keys: Any, row_stride: Any, s: Any, s0: Any,
+           s_stride: Any, group: Any, pairs: Any) -> Any:  # fmt: skip
     """See `_scores`."""
-    kind = KINDS[k.dtype]
+    kind = KINDS[stored]
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         function = _scores(builder.module, kind, len(group), PAIR * len(pairs))
         builder.call(function, [
-            _pointer(context, builder, q, args[0], args[1], F32),
-            _pointer(context, builder, k, args[2], args[3], ELEMENTS[kind]), args[4], args[5],
-            _pointer(context, builder, s, args[6], args[7], F32), args[8],
+            pointer(context, builder, q, args[0], args[1], F32),
+            pointer(context, builder, k, args[2], args[3], ELEMENTS[kind]), args[5], args[6],
+            pointer(context, builder, s, args[7], args[8], F32), args[9],
         ])  # fmt: skip
         return context.get_dummy_value()
 
     i = types.int64
-    return types.void(q, i, k, i, i, i, s, i, i, group, pairs), generate
+    return types.void(q, i, k, i, stored, i, i, s, i, i, group, pairs), generate
 
 
 @intrinsic
@@ -338,8 +333,8 @@ def softmax(_: Any, s: Any, s0: Any, padded: Any, s_stride: Any, scale: Any, sta
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         function = _softmax(builder.module, len(group))
-        places = [_pointer(context, builder, state, args[5], args[at], F32) for at in (6, 7, 8)]
-        scores_at = _pointer(context, builder, s, args[0], args[1], F32)
+        places = [pointer(context, builder, state, args[5], args[at], F32) for at in (6, 7, 8)]
+        scores_at = pointer(context, builder, s, args[0], args[1], F32)
         builder.call(function, [scores_at, args[2], args[3], args[4], *places])
         return context.get_dummy_value()
 
@@ -348,33 +343,33 @@ def softmax(_: Any, s: Any, s0: Any, padded: Any, s_stride: Any, scale: Any, sta
 
 
 @intrinsic
-def values(_: Any, w: Any, w0: Any, w_stride: Any, v: Any, v0: Any, keys: Any, row_stride: Any, sums: Any, sums0: Any,
-           state: Any, rescale: Any, group: Any, pairs: Any) -> Any:  # fmt: skip
+def values(_: Any, w: Any, w0: Any, w_stride: Any, v: Any, v0: Any, stored: Any, keys: Any, row_stride: Any, sums: Any,
+           sums0: Any, state: Any, rescale: Any, group: Any, pairs: Any) -> Any:  # fmt: skip
     """See `_values`; `rescale` is an offset into `state`."""
-    kind = KINDS[v.dtype]
+    kind = KINDS[stored]
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         function = _values(builder.module, kind, len(group), PAIR * len(pairs))
         builder.call(function, [
-            _pointer(context, builder, w, args[0], args[1], F32), args[2],
-            _pointer(context, builder, v, args[3], args[4], ELEMENTS[kind]), args[5], args[6],
-            _pointer(context, builder, sums, args[7], args[8], F32),
-            _pointer(context, builder, state, args[9], args[10], F32),
+            pointer(context, builder, w, args[0], args[1], F32), args[2],
+            pointer(context, builder, v, args[3], args[4], ELEMENTS[kind]), args[6], args[7],
+            pointer(context, builder, sums, args[8], args[9], F32),
+            pointer(context, builder, state, args[10], args[11], F32),
         ])  # fmt: skip
         return context.get_dummy_value()
 
     i = types.int64
-    return types.void(w, i, i, v, i, i, i, sums, i, state, i, group, pairs), generate
+    return types.void(w, i, i, v, i, stored, i, i, sums, i, state, i, group, pairs), generate
 
 
 @intrinsic
-def prefetch(_: Any, array: Any, start: Any, count: Any) -> Any:
-    """Ask for `array[start : start + count]`, without waiting."""
-    item_bytes = array.dtype.bitwidth // 8
+def prefetch(_: Any, address: Any, start: Any, stored: Any, count: Any) -> Any:
+    """Ask for the stored values [start, start + count), without waiting."""
+    item_bytes = stored.bitwidth // 8
 
     def generate(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        pointer = _pointer(context, builder, array, args[0], args[1], I8)
-        builder.call(_prefetch(builder.module), [pointer, builder.mul(args[2], I64(item_bytes))])
+        begin = pointer(context, builder, address, args[0], builder.mul(args[1], I64(item_bytes)), I8)
+        builder.call(_prefetch(builder.module), [begin, builder.mul(args[3], I64(item_bytes))])
         return context.get_dummy_value()
 
-    return types.void(array, types.int64, types.int64), generate
+    return types.void(address, types.int64, stored, types.int64), generate

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from itertools import accumulate, chain
 from typing import NamedTuple, Protocol, TypeAlias
 
@@ -13,6 +12,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from kvlab.attention.derived import Derived
 from kvlab.attention.store import STORED, KVStore
 from kvlab.policies.layout import Layout, Region, Ring, Slots, Table
 
@@ -47,6 +47,10 @@ class Step:
     the store holds: a `Table` or a `Region` ends at `lengths[r]` (the step's K and V are written before the call), a
     `Ring` ends before the step's tokens, which are read from `keys` and `values`. `softcap` bounds the logits by
     softcap * tanh(x / softcap).
+
+    The layers of one group call a route with one step: make it for the first of them and `with_operands` for the
+    others. What the routes derive from all but the operands (checks included) is then worked out once. Layouts are
+    views, valid until the policy is called again, and so is what was derived from them: the next step is a new `Step`.
     """
 
     queries: Tensor
@@ -58,6 +62,16 @@ class Step:
     scale: float
     window_tokens: int | None = None
     softcap: float | None = None
+    derived: Derived = field(default_factory=Derived, init=False, repr=False, compare=False)
+
+    def with_operands(self, queries: Tensor, keys: Tensor, values: Tensor) -> Step:
+        """The same step in another layer: what was derived from its layouts is shared, whatever store they are read
+        from. Each route checks the new operands; it checks the layouts again only for a store with other blocks."""
+        step = Step(
+            queries, keys, values, self.starts, self.lengths, self.layouts, self.scale, self.window_tokens, self.softcap
+        )
+        object.__setattr__(step, "derived", self.derived)
+        return step
 
     @property
     def requests(self) -> int:
@@ -69,14 +83,17 @@ class Step:
         """Query heads that share one KV head."""
         return self.queries.shape[1] // self.keys.shape[1]
 
-    @cached_property
+    @property
     def only_tables(self) -> bool:
         """Whether every layout is a block table."""
-        return all(isinstance(layout, Table) for layout in self.layouts)
+        return self.derived.once("only tables", lambda: all(isinstance(layout, Table) for layout in self.layouts))
 
-    @cached_property
+    @property
     def entries(self) -> Entries:
         """The table entries of the step, turned into an array once; only where all layouts are tables."""
+        return self.derived.once("entries", self._entries)
+
+    def _entries(self) -> Entries:
         used = [
             layout.blocks[layout.start // layout.block_size : -(-layout.end // layout.block_size)]
             for layout in self.layouts
@@ -101,18 +118,25 @@ class Step:
 
     def only(self, requests: Sequence[int]) -> tuple[Step, Tensor]:
         """The step of some of the requests, and the indices of its query tokens in this one, int64 `[tokens]`."""
+        device = self.queries.device
+        part, tokens = self.derived.once(("only", tuple(requests), device), lambda: self._part(requests, device))
+        return part.with_operands(self.queries[tokens], self.keys[tokens], self.values[tokens]), tokens
+
+    def _part(self, requests: Sequence[int], device: torch.device) -> tuple[Step, Tensor]:
         spans = [torch.arange(self.starts[r], self.starts[r + 1]) for r in requests]
-        tokens = torch.cat(spans).to(self.queries.device)
-        part = replace(
-            self,
-            queries=self.queries[tokens],
-            keys=self.keys[tokens],
-            values=self.values[tokens],
-            starts=[0, *accumulate(len(span) for span in spans)],
-            lengths=[self.lengths[r] for r in requests],
-            layouts=[self.layouts[r] for r in requests],
+        none = self.queries[:0]
+        part = Step(
+            none,
+            none,
+            none,
+            [0, *accumulate(len(span) for span in spans)],
+            [self.lengths[r] for r in requests],
+            [self.layouts[r] for r in requests],
+            self.scale,
+            self.window_tokens,
+            self.softcap,
         )
-        return part, tokens
+        return part, torch.cat(spans).to(device)
 
     @property
     def decodes(self) -> bool:
@@ -121,6 +145,9 @@ class Step:
 
     def useful_tokens(self) -> int:
         """Tokens of KV that the queries must read, each once per request."""
+        return self.derived.once("useful tokens", self._useful_tokens)
+
+    def _useful_tokens(self) -> int:
         return sum(self.lengths[r] - self.first_readable(r) for r in range(self.requests))
 
 

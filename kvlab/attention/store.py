@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from kvlab.device.buckets import Buckets
 from kvlab.errors import InvalidInput, positive
 from kvlab.policies.base import Move
 from kvlab.policies.layout import Slots
@@ -24,6 +26,8 @@ class KVStore:
 
     The last block, `pad_block`, is no policy's: it starts as zeros, padded rows of static shapes read it and write into
     it. `references`, a policy's `pool.references`, lets a step be refused whose table names a block that nobody holds.
+    `copies` rounds the tokens that are copied at once up to static shapes, from the pad slot to the pad slot, and cuts
+    more than its limit in pieces; without it a copy has the shape of its moves.
     """
 
     def __init__(
@@ -36,6 +40,7 @@ class KVStore:
         dtype: torch.dtype,
         device: str | torch.device = "cpu",
         references: Sequence[int] | None = None,
+        copies: Buckets | None = None,
     ) -> None:
         if dtype not in STORED:
             raise InvalidInput(f"KV is stored as {', '.join(str(each) for each in STORED)}, not {dtype}")
@@ -45,6 +50,7 @@ class KVStore:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.references = references
+        self.copies = copies
         self.bytes_written = self.bytes_copied = 0
 
     @property
@@ -90,14 +96,31 @@ class KVStore:
     def write(self, keys: Tensor, values: Tensor, slots: Slots | Tensor) -> None:
         """Scatter a step's K and V, `[tokens, kv_heads, head_dim]` each, into `slots` `[tokens]`, in one call.
 
-        Padded rows go to `pad_slot`. On an accelerator the slots are not looked at, which would wait for it.
+        Padded rows go to `pad_slot`. Slots on an accelerator are not looked at, which would wait for it.
         Raises `InvalidInput`, nothing written, on a wrong shape, dtype or device, or a slot outside the store. Only
         fp8 is stored in another dtype than the operands'.
         """
-        expected = (len(slots), self.kv_heads, self.head_dim)
+        self.write_rows(keys, values, self.places(slots))
+
+    def places(self, slots: Slots | Tensor) -> Tensor:
+        """Where a step's slots are in a store of this geometry, for `write_rows`: layers of a group share it.
+
+        Raises `InvalidInput` on a slot outside the store, unless they are on an accelerator.
+        """
+        seen = isinstance(slots, np.ndarray) or slots.device.type == "cpu"
+        if seen and len(slots) and not 0 <= int(slots.min()) <= int(slots.max()) <= self.slots:
+            raise InvalidInput(
+                f"the store has slots 0 to {self.slots - 1}, not {int(slots.min())} to {int(slots.max())}"
+            )
+        where = torch.as_tensor(slots, device=self.keys.device)
+        return self.rows(where)
+
+    def write_rows(self, keys: Tensor, values: Tensor, rows: Tensor) -> None:
+        """`write`, its slots turned into `places` before."""
+        expected = (len(rows) // self.kv_heads, self.kv_heads, self.head_dim)
         if tuple(keys.shape) != expected or tuple(values.shape) != expected:
             raise InvalidInput(
-                f"{len(slots)} slots need K and V of shape {expected}, not {tuple(keys.shape)} and "
+                f"{expected[0]} slots need K and V of shape {expected}, not {tuple(keys.shape)} and "
                 f"{tuple(values.shape)}"
             )
         if (keys.dtype, keys.device) != (values.dtype, values.device) or keys.device != self.keys.device:
@@ -107,20 +130,13 @@ class KVStore:
             )
         if keys.dtype != self.keys.dtype != FP8:
             raise InvalidInput(f"K and V of {keys.dtype} do not go into a store of {self.keys.dtype}; convert them")
-        where = torch.as_tensor(slots, device=self.keys.device)
-        if where.device.type == "cpu" and len(slots) and not 0 <= int(where.min()) <= int(where.max()) <= self.slots:
-            raise InvalidInput(
-                f"the store has slots 0 to {self.slots - 1}, not {int(where.min())} to {int(where.max())}"
-            )
-        rows = self._rows(where)
         for stored, new in ((self.keys, keys), (self.values, values)):
-            flat = bits(stored).view(-1, self.head_dim)
-            flat.index_copy_(0, rows, bits(new.to(stored.dtype)).reshape(-1, self.head_dim))
-        self.bytes_written += len(slots) * self.bytes_per_token
+            scatter(stored, rows, new)
+        self.bytes_written += expected[0] * self.bytes_per_token
 
     def read(self, slots: Slots) -> tuple[Tensor, Tensor]:
         """Copies of K and V of these slots, `[tokens, kv_heads, head_dim]` each, as stored."""
-        rows = self._rows(torch.as_tensor(slots, device=self.keys.device))
+        rows = self.rows(torch.as_tensor(slots, device=self.keys.device))
         shape = (len(slots), self.kv_heads, self.head_dim)
         keys, values = (
             bits(stored).view(-1, self.head_dim).index_select(0, rows).view(shape).view(stored.dtype)
@@ -128,8 +144,9 @@ class KVStore:
         )
         return keys, values
 
-    def _rows(self, slots: Tensor) -> Tensor:
-        """Rows of the slots in a store seen as `[blocks * kv_heads * block_size, head_dim]`, `[tokens * kv_heads]`."""
+    def rows(self, slots: Tensor) -> Tensor:
+        """Rows of the slots in a store seen as `[blocks * kv_heads * block_size, head_dim]`, `[tokens * kv_heads]`, on
+        the slots' device."""
         block, offset = slots // self.block_size, slots % self.block_size
         heads = torch.arange(self.kv_heads, device=slots.device)
         return ((block.unsqueeze(1) * self.kv_heads + heads) * self.block_size + offset.unsqueeze(1)).reshape(-1)
@@ -145,12 +162,14 @@ class KVStore:
             low, high = min(move.source, move.target), max(move.source, move.target) + move.tokens
             if low < 0 or high > self.slots:
                 raise InvalidInput(f"the store has slots 0 to {self.slots - 1}; {move} reaches beyond")
+        most = self.copies.limit if self.copies is not None else self.slots
         batch: list[Move] = []
         written: set[int] = set()
-        for move in mine:
+        for move in (piece for each in mine for piece in pieces(each, most)):
             source = range(move.source, move.source + move.tokens)
             target = range(move.target, move.target + move.tokens)
-            if not (written.isdisjoint(source) and written.isdisjoint(target)):
+            full = len(written) + move.tokens > most
+            if full or not (written.isdisjoint(source) and written.isdisjoint(target)):
                 self._copy_batch(batch)
                 batch, written = [], set()
             batch.append(move)
@@ -160,14 +179,38 @@ class KVStore:
     def _copy_batch(self, batch: list[Move]) -> None:
         if not batch:
             return
-        device = self.keys.device
-        sources = torch.cat([torch.arange(m.source, m.source + m.tokens, device=device) for m in batch])
-        targets = torch.cat([torch.arange(m.target, m.target + m.tokens, device=device) for m in batch])
-        read, write = self._rows(sources), self._rows(targets)
+        sources = np.concatenate([np.arange(move.source, move.source + move.tokens) for move in batch])
+        targets = np.concatenate([np.arange(move.target, move.target + move.tokens) for move in batch])
+        self.copy_slots(self.padded(sources), self.padded(targets))
+        self.bytes_copied += len(sources) * self.bytes_per_token
+
+    def padded(self, slots: Slots) -> Slots:
+        """The slots, at most `copies.limit`, and pad slots after them up to a bucket; as they are without `copies`."""
+        if self.copies is None:
+            return slots
+        return np.concatenate([slots, np.full(self.copies.bucket(len(slots)) - len(slots), self.pad_slot)])
+
+    def copy_slots(self, sources: Slots, targets: Slots) -> None:
+        """Copy each source slot to its target, all read before any is written; uncounted."""
+        read, write = (self.rows(torch.as_tensor(each, device=self.keys.device)) for each in (sources, targets))
         for stored in (self.keys, self.values):
             flat = bits(stored).view(-1, self.head_dim)
             flat.index_copy_(0, write, flat.index_select(0, read))
-        self.bytes_copied += len(sources) * self.bytes_per_token
+
+
+def pieces(move: Move, most: int) -> list[Move]:
+    """The move in pieces of at most `most` tokens, in an order in which none overwrites what a later one reads."""
+    cut = [
+        move._replace(source=move.source + at, target=move.target + at, tokens=min(most, move.tokens - at))
+        for at in range(0, move.tokens, most)
+    ]
+    return cut[::-1] if move.target > move.source else cut
+
+
+def scatter(stored: Tensor, rows: Tensor, new: Tensor) -> None:
+    """Write K or V of some tokens, `[tokens, kv_heads, head_dim]`, into these `KVStore.rows` of a store's tensor."""
+    head_dim = stored.shape[-1]
+    bits(stored).view(-1, head_dim).index_copy_(0, rows, bits(new.to(stored.dtype)).reshape(-1, head_dim))
 
 
 def bits(tensor: Tensor) -> Tensor:

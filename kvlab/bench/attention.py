@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ BLOCK_SIZES: Final = (16, 64)
 DTYPES: Final = {"bf16": torch.bfloat16, "fp32": torch.float32}
 SLOW_ARMS_UP_TO: Final = 8
 """Largest batch at which `blockwise`, a Python loop over blocks, is timed too."""
+_FIRST: Final = "first "
 CACHE_BYTES: Final = 64 << 20
 """Last-level cache where the system does not tell its size."""
 
@@ -48,14 +49,17 @@ class Case:
 
 @dataclass(frozen=True)
 class Measured:
-    """The arms of one case: their times, and the bytes that each reported."""
+    """The arms of one case: the times of a layer's call and of a step's first call, and the bytes each reported."""
 
     case: Case
     times: Paired
+    firsts: Paired
     bytes: Mapping[str, Bytes]
 
     def rows(self, bandwidth: Bandwidth) -> Iterator[dict[str, Any]]:
-        """The rows of `--json`: `ratio` is how many times as fast as each other arm, paired by repeat."""
+        """The rows of `--json`. Times and ratios are of a layer's call, as an engine makes it once for each layer of a
+        step: what follows from the layouts is there already. `per_step_s` is how much longer the first call of a step
+        takes, which works that out. `ratio` is how many times as fast as each other arm, paired by repeat."""
         for name, own in self.times.samples_s.items():
             time = self.times.time_s(name)
             ratio = {
@@ -68,6 +72,9 @@ class Measured:
                 "name": name,
                 "median_s": time.median,
                 "iqr_s": time.iqr,
+                "per_step_s": Spread.of(
+                    [first - later for first, later in zip(self.firsts.samples_s[name], own, strict=True)]
+                ).median,
                 "ratio": ratio,
                 "mbu": self.bytes[name].useful / (time.median * bandwidth.bytes_per_s),
                 "bytes": self.bytes[name]._asdict(),
@@ -129,17 +136,36 @@ def measure_case(case: Case, repeats: int) -> Measured:
         arms |= {"native": (found["native"], *scattered), "native_contiguous": (found["native"], *slabs)}
     if case.new_tokens == 1 and case.batch <= SLOW_ARMS_UP_TO:
         arms["blockwise"] = (found["blockwise"], *scattered)
-    firsts = {name: route(steps[0], store) for name, (route, steps, store) in arms.items()}
-    for name, (output, _) in firsts.items():
-        error = float((output.float() - firsts["contiguous"][0].float()).abs().max())
+    answers = {name: route(steps[0], store) for name, (route, steps, store) in arms.items()}
+    for name, (output, _) in answers.items():
+        error = float((output.float() - answers["contiguous"][0].float()).abs().max())
         require(error < 0.05, f"{name} and contiguous differ by {error:.3g} over the same KV")
-    times = measure({name: _arm(*arm) for name, arm in arms.items()}, repeats=repeats)
-    return Measured(case, times, {name: read for name, (_, read) in firsts.items()})
+    calls = {name: _calls(*arm) for name, arm in arms.items()}
+    laters = {name: later for name, (_, later) in calls.items()}
+    firsts = {_FIRST + name: first for name, (first, _) in calls.items()}
+    samples = measure(laters | firsts, repeats=repeats).samples_s
+    return Measured(
+        case,
+        Paired({name: samples[name] for name in arms}),
+        Paired({name: samples[_FIRST + name] for name in arms}),
+        {name: read for name, (_, read) in answers.items()},
+    )
 
 
-def _arm(route: Route, steps: list[Step], store: KVStore) -> Callable[[], object]:
+def _calls(route: Route, steps: list[Step], store: KVStore) -> tuple[Callable[[], object], Callable[[], object]]:
+    """The call of a step's first layer, and that of a later one; each reads the KV of the next turn."""
     turn = cycle(steps)
-    return lambda: route(next(turn), store)
+
+    def first() -> object:
+        return route(replace(next(turn)), store)
+
+    def later() -> object:
+        step = next(turn)
+        return route(step.with_operands(step.queries, step.keys, step.values), store)
+
+    for step in steps:
+        route(step, store)
+    return first, later
 
 
 def _inputs(case: Case, turns: int) -> tuple[tuple[list[Step], KVStore], tuple[list[Step], KVStore]]:
@@ -203,16 +229,19 @@ def as_json(measured: Sequence[Measured], repeats: int) -> dict[str, Any]:
 def text(found: dict[str, Any]) -> str:
     """The same for people: a line for each arm, a block for each case."""
     known = found["provenance"]
-    lines = [f"{known['device']}; MBU of {known['read_bandwidth'] / 1e9:.1f} GB/s ({known['read_bandwidth_how']})"]
+    lines = [
+        f"{known['device']}; MBU of {known['read_bandwidth'] / 1e9:.1f} GB/s ({known['read_bandwidth_how']})",
+        "ms: the call of one layer; per step: ms that the first layer's call takes on top, for checks and plans",
+    ]
     case = None
     for row in found["rows"]:
         if row["case"] != case:
             case = row["case"]
             lines += ["", _words(case)]
-            lines.append(f"  {'':18}{'ms':>9}{'+-':>8}{'MBU':>7}  times as fast as contiguous")
+            lines.append(f"  {'':18}{'ms':>9}{'+-':>8}{'MBU':>7}{'per step':>10}  times as fast as contiguous")
         ratio = row["ratio"].get("contiguous", 1.0)
         times = f"{row['median_s'] * 1e3:9.2f}{row['iqr_s'] * 1e3:8.2f}"
-        lines.append(f"  {row['name']:18}{times}{row['mbu']:7.2f}  {ratio:.2f}")
+        lines.append(f"  {row['name']:18}{times}{row['mbu']:7.2f}{row['per_step_s'] * 1e3:10.2f}  {ratio:.2f}")
     return "\n".join(lines)
 
 

@@ -9,12 +9,14 @@ from statistics import median
 from time import perf_counter
 from typing import Any, Final
 
+from kvlab.bench import prefix
 from kvlab.bench.paired import Spread
 from kvlab.bench.provenance import provenance
 from kvlab.errors import positive
 from kvlab.memory.block_pool import BlockPool
 from kvlab.memory.block_table import BlockTable
 from kvlab.policies.paged import Paged
+from kvlab.policies.prefix import PagedPrefix
 from kvlab.shapes import ModelShape
 from kvlab.simulate.saturation import SaturatedServer
 from kvlab.workload import Request
@@ -144,6 +146,7 @@ def operations() -> list[tuple[str, dict[str, int], Timed]]:
     """Name, case and clock of every row."""
     pool = BlockPool(POOL_BLOCKS)
     size = {"block_size": BLOCK_SIZE}
+    prompt = {**size, "tokens": 1024}
     return [
         ("append", {**size, "tokens": 1024}, _append(pool, 1024)),
         ("admit", {**size, "tokens": 1024}, _admit(pool, 1024)),
@@ -153,6 +156,17 @@ def operations() -> list[tuple[str, dict[str, int], Timed]]:
         ("free", {**size, "tokens": 1088}, _free(pool, 1088)),
         ("policy_step", {**size, "tokens": 16, "requests": 60}, _policy_step(60)),
         ("simulated_decode", {**size, "tokens": 1, "requests": 60}, _simulated_decode(60)),
+        ("prefix_hash", prompt, prefix.register(1024, BLOCK_SIZE)),
+        ("prefix_lookup", {**prompt, "hit": 1024, "hashed": 1}, prefix.lookup(1024, BLOCK_SIZE, hit=True, hashed=True)),
+        (
+            "prefix_lookup",
+            {**prompt, "hit": 1024, "hashed": 0},
+            prefix.lookup(1024, BLOCK_SIZE, hit=True, hashed=False),
+        ),
+        ("prefix_lookup", {**prompt, "hit": 0, "hashed": 0}, prefix.lookup(1024, BLOCK_SIZE, hit=False, hashed=False)),
+        ("prefill", {**prompt, "prefix_cache": 0}, prefix.prefill(Paged, 1024, BLOCK_SIZE)),
+        ("prefill", {**prompt, "prefix_cache": 1, "hit": 0}, prefix.prefill(PagedPrefix, 1024, BLOCK_SIZE)),
+        ("prefix_step", {**size, "tokens": 16, "requests": 60}, prefix.decode(160, BLOCK_SIZE, 60)),
     ]
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvlab.policies.base import Policy
-from kvlab.policies.layout import Layout, Region, Ring, Slots, Table
+from kvlab.policies.layout import Layout, Region, Slots, Table
 from kvlab.scheduling.plan import Grant
 from kvlab.workload import RequestId
 
@@ -67,7 +67,7 @@ def batch_of(grants: Sequence[Grant], drafts: Mapping[RequestId, Sequence[int]],
         rows.extend(range(at + tokens - asked, at + tokens))
         counts.append(asked)
         for index, layout in enumerate(policy.layout(request.rid)):
-            layouts[index].append(layout if isinstance(layout, Ring) else replace(layout, end=stop))
+            layouts[index].append(_reaching(layout, stop))
             slots[index].append(_slots(layout, start, stop))
         at += tokens
     return Batch(
@@ -79,6 +79,15 @@ def batch_of(grants: Sequence[Grant], drafts: Mapping[RequestId, Sequence[int]],
         np.array(rows, np.int64),
         [0, *accumulate(counts)],
     )
+
+
+def _reaching(layout: Layout, stop: int) -> Layout:
+    """The layout with the step's own tokens; a ring gets them when they are committed."""
+    if isinstance(layout, Table):
+        return Table(layout.blocks, layout.block_size, layout.start, stop)
+    if isinstance(layout, Region):
+        return Region(layout.first_slot, layout.start, stop)
+    return layout
 
 
 def _slots(layout: Layout, start: int, stop: int) -> Slots | list[int]:

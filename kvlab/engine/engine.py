@@ -5,21 +5,28 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
-from kvlab.attention.registry import fastest
+import torch
+
 from kvlab.attention.step import Route
+from kvlab.device.base import Device
+from kvlab.device.choose import get_device
+from kvlab.engine.cache import Progress, silent
 from kvlab.engine.decoder import Decoder
 from kvlab.engine.draws import derived_seed
 from kvlab.engine.interrupt import uninterrupted
 from kvlab.engine.job import Job
-from kvlab.engine.kv import KVCache
 from kvlab.engine.loop import Loop, PromptLookup, Spent, end_lanes
 from kvlab.engine.outputs import Delta, Result
-from kvlab.engine.runner import Runner
+from kvlab.engine.pretrained import EMBEDDED, resolve
+from kvlab.engine.runners import cache_and_runner
 from kvlab.engine.sampling import SamplingParams
+from kvlab.engine.static_shapes import Rounding
 from kvlab.engine.stopping import output_limit
 from kvlab.engine.tokenizer import Tokenizer
+from kvlab.engine.weights import load
 from kvlab.errors import InvalidInput, UnknownRequest, positive
 from kvlab.policies.base import Policy
 from kvlab.policies.paged import Paged
@@ -41,6 +48,9 @@ class Engine:
     or "cache": each is a request of its own that finds the prompt in the prefix cache (today's vLLM). `drafts` turns
     speculative decoding on. Requests without a seed get one from `seed` and their number.
 
+    `device` is where the decoder lies (found out by itself). With a `rounding` each step is rounded up to static
+    shapes; a Gaudi always has one, and there making the engine warms the shapes up, one graph for each.
+
     A request that cannot run ends with the reason "refused" and the others go on. One engine is for one thread.
     """
 
@@ -58,6 +68,8 @@ class Engine:
         samples: Literal["fork", "cache"] = "fork",
         drafts: PromptLookup | None = None,
         seed: int = 0,
+        device: Device | None = None,
+        rounding: Rounding | None = None,
         announce: Callable[[str], None] | None = None,
     ) -> None:
         if samples not in ("fork", "cache"):
@@ -70,16 +82,42 @@ class Engine:
         groups = self.config.shape.groups()
         self.policy = policy(groups) if policy else Paged(groups, DEFAULT_CAPACITY_TOKENS)
         self.log = self.policy.log
-        self.cache = KVCache(self.config, self.policy, device=decoder.device)
-        self.runner = Runner(decoder, self.cache, route or fastest(announce or _silent))
         self.scheduler = Scheduler(
             self.policy, token_budget=token_budget, max_running=max_running, preemption=preemption,
             batching=batching, log=self.log,
+        )  # fmt: skip
+        self.cache, self.runner = cache_and_runner(
+            decoder, self.scheduler, device or get_device(decoder.device.type), route=route, rounding=rounding,
+            drafts=drafts.tokens if drafts else 0, announce=announce or _silent,
         )  # fmt: skip
         self.seed = seed
         self._loop = Loop(self.scheduler, self.cache, self.runner, drafts, samples == "fork")
         self._results: dict[RequestId, Result] = {}
         self._numbers = count()
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path_or_name: str | Path = "embedded",
+        policy: MakePolicy | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        device: Device | None = None,
+        progress: Progress = silent,
+        **options: Any,
+    ) -> Engine:
+        """An engine for a model: `embedded` (it comes with kvlab), a name of `kvlab fetch`, a Hugging Face folder or a
+        GGUF file. `dtype` None: float32 for the embedded model, the checkpoint's for others; `device` None: the CPU.
+        `options` are `Engine`'s.
+
+        Raises `InvalidInput` where the model cannot be read, nothing half-loaded.
+        """
+        if dtype is None and path_or_name == EMBEDDED:
+            dtype = torch.float32
+        folder = resolve(path_or_name, progress)
+        device = device or get_device("cpu")
+        decoder = load(folder, dtype, device.torch_device)
+        return cls(decoder, Tokenizer.from_dir(folder), policy, device=device, **options)
 
     # Requests
 

@@ -19,6 +19,7 @@ from kvlab.engine.outputs import Completion, Delta
 from kvlab.engine.runner import Runner
 from kvlab.engine.sampling import Logprobs, SamplingParams, sample
 from kvlab.engine.speculate import accept, propose
+from kvlab.engine.static_runner import StaticRunner
 from kvlab.engine.stopping import FinishReason
 from kvlab.errors import require
 from kvlab.policies.base import ReleaseReason
@@ -71,7 +72,12 @@ class Loop:
     """Serves jobs until they are finished; `Engine` is its front. Results of finished jobs are in `finished`."""
 
     def __init__(
-        self, scheduler: Scheduler, cache: KVCache, runner: Runner, drafts: PromptLookup | None, share_samples: bool
+        self,
+        scheduler: Scheduler,
+        cache: KVCache,
+        runner: Runner | StaticRunner,
+        drafts: PromptLookup | None,
+        share_samples: bool,
     ) -> None:
         self.scheduler = scheduler
         self.policy = scheduler.policy
@@ -132,6 +138,8 @@ class Loop:
             logits = self.runner.run(batch)
             ran = clock()
             turns = self._turns(plan.granted, batch.row_starts)
+            if any(turn.job.search is not None for turn in turns):
+                logits = logits.cpu()  # an accelerator would make a graph for each number of beams
             said = self._choose([turn for turn in turns if turn.lane is not None], logits)
             heard = {
                 turn.grant.request.rid: best_tokens(logits[turn.rows.start : turn.rows.stop], search.group.candidates)
@@ -206,8 +214,8 @@ class Loop:
                     rows.append(row)
                     params.append(job.params)
                     draws.append(Draw(job.seed, lane.index + index, spoken + offset))
-        everything = rows == list(range(len(logits)))
-        chosen = sample(logits if everything else logits[rows], params, draws)
+        in_order = rows == list(range(len(rows)))
+        chosen = sample(logits if in_order else logits.cpu()[rows], params, draws)
         found, at = {}, 0
         for grant, job, lane, own in turns:
             assert lane is not None

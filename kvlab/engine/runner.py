@@ -28,13 +28,15 @@ class Runner:
     def run(self, batch: Batch) -> Tensor:
         """Logits of the batch's `rows`, `[rows, vocab]`; its KV is written."""
         steps: list[Step | None] = [None] * len(batch.groups)
-        slots = [torch.from_numpy(group.slots).to(self.device) for group in batch.groups]
+        rows: list[Tensor | None] = [None] * len(batch.groups)
         config, cache = self.decoder.config, self.cache
 
         def attend(layer: int, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
             store, group = cache.stores[layer], cache.group_of[layer]
-            store.write(keys, values, slots[group])
-            step = steps[group]
+            step, places = steps[group], rows[group]
+            if places is None:
+                rows[group] = places = store.places(batch.groups[group].slots)
+            store.write_rows(keys, values, places)
             if step is None:
                 step = Step(
                     queries, keys, values, batch.starts, batch.lengths, batch.groups[group].layouts,

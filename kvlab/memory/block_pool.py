@@ -56,6 +56,11 @@ class BlockPool:
         return len(self._free)
 
     @property
+    def cached_blocks(self) -> int:
+        """How many of them keep content that can be found again; none here (see `CachingPool`)."""
+        return 0
+
+    @property
     def references(self) -> Sequence[int]:
         """References held to each block (0 = free); read only."""
         return self._references
@@ -123,12 +128,16 @@ class BlockPool:
         for block in freed:
             references[block] = 0
             generations[block] += 1
+        self._shelve(freed)
+        return freed
+
+    def _shelve(self, freed: Sequence[int]) -> None:
+        """Put blocks that nobody holds any more, in the order they were freed, among the free ones."""
         if isinstance(self._free, list):
             for block in freed:
                 heapq.heappush(self._free, block)
         else:
             self._free.extend(freed)
-        return freed
 
     def _counts(self, blocks: Sequence[int]) -> list[int]:
         references = self._references
@@ -165,7 +174,7 @@ class BlockPool:
 
     def audit(self) -> None:
         """Check the books against each other; `InvariantViolation` names what is broken."""
-        free = list(self._free)
+        free = self.next_free()
         require(len(free) == len(set(free)), "a block is on the free list twice")
         require(all(0 <= block < self.blocks for block in free), "the free list names a block outside the pool")
         require(all(not self._references[block] for block in free), "a free block has references")
@@ -173,4 +182,5 @@ class BlockPool:
         held = sum(1 for count in self._references if count)
         require(held + len(free) == self.blocks, f"{held} held + {len(free)} free blocks are not {self.blocks}")
         if self._heap:
-            require(all(free[(i - 1) // 2] <= free[i] for i in range(1, len(free))), "the free list is not a heap")
+            heap = self._free
+            require(all(heap[(i - 1) // 2] <= heap[i] for i in range(1, len(heap))), "the free list is not a heap")

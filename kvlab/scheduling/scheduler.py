@@ -291,13 +291,17 @@ class Scheduler:
         self._step_tokens = []
 
     def abandon(self, plan: Plan) -> None:
-        """The step was interrupted: what it was extended for and has not computed is rolled back, and it can be decided
-        again, in the same frame of the log."""
-        computed = self._step_tokens.copy()
+        """The step was interrupted: what is not computed by now is rolled back, and it can be decided again.
+
+        What is computed already makes a frame of the log.
+        """
+        some_computed = bool(self._step_tokens)
         for grant in plan.granted:
             if grant.sequence.granted:
                 self.computed(grant, 0)
-        self._step_tokens = computed
+        if some_computed:
+            self.end_step()
+        self._step_tokens = []
 
     # Between steps
 

@@ -103,6 +103,8 @@ class SaturatedServer:
             ids = request.token_ids(start, stop) if self.policy.reads_tokens else range(start, stop)
             self.policy.commit(request.rid, ids)
             self._committed += stop - start
+            # What is committed may be a prefix that the head of the queue then finds.
+            self._room = self._room or self.policy.reads_tokens
             run.quiet -= stop - start
             run.committed, run.since = stop, self.now
 
@@ -137,7 +139,8 @@ class SaturatedServer:
     def _admit(self) -> None:
         while self._room:
             request = self._waiting[0]
-            if self.policy.admit(request) is None:
+            admission = self.policy.admit(request)
+            if admission is None:
                 self._room = False
                 return
             self._waiting.popleft()
@@ -146,9 +149,9 @@ class SaturatedServer:
             run = _Run(request, self._admitted)
             self._admitted += 1
             self._running[request.rid] = run
-            extension = self.policy.extend(request.rid, request.known_tokens)
-            known = request.known_tokens
-            ids = request.token_ids(0, known) if self.policy.reads_tokens else range(known)
+            cached, known = admission.cached_tokens, request.known_tokens
+            extension = self.policy.extend(request.rid, known - cached)
+            ids = request.token_ids(cached, known) if self.policy.reads_tokens else range(cached, known)
             self.policy.commit(request.rid, ids)
             # The prompt takes this step; the first token is made in the next.
             run.committed, run.since, run.quiet = known, self.now + 1, extension.quiet

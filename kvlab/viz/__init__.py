@@ -15,7 +15,12 @@ These draw lists or whole logs instead:
     accumulator([Taken(...), ...], blocks, block_size) -> Drawing                the online softmax: lesson 04
     accumulator_frames(taken, blocks, block_size) -> [(Drawing, caption)]        the same, a block a frame
     slot_reads(state, reads, wanted, *, pool="full") -> Drawing                  what a kernel touched in the pool
-    timeline(log, *, frame=None) -> Drawing; timeline_frames(log) -> [(Drawing, caption)]      who ran when
+    timeline(log, *, frame=None, places=False) -> Drawing                        who ran, waited, was stopped: lesson 05
+    timeline_frames(log, *, places=False) -> [(Drawing, caption)]                the same, a step a frame
+    hash_chain({rid: [Link(digest, label, status), ...]}, *, salts=None) -> Drawing      digests that agree: lesson 06
+    prefix_chains(state, events=(), *, pool="full", labels=None) -> {rid: [Link, ...]}   a state's chains, to draw
+    beam_tree([[BeamNode(beam, parent, label, score, alive), ...], ...], state=None, events=()) -> Drawing
+                                                                                 beams, over their blocks: lesson 03
 
 To show them (the value of a cell's last line):
     player(log, *scenes, start=0, title=None, columns=1) -> Player      every frame; several scenes together
@@ -44,8 +49,12 @@ if TYPE_CHECKING:
     from kvlab.viz.charts import Chart, bars, lines, stacked_shares
     from kvlab.viz.drawing import Drawing, Picture
     from kvlab.viz.player_widget import Player, Scene, player
+    from kvlab.viz.scenes.beam_nodes import BeamNode
+    from kvlab.viz.scenes.beam_tree import beam_tree
     from kvlab.viz.scenes.block_tables import block_tables
     from kvlab.viz.scenes.fragmentation import region_strip, reservation_bars
+    from kvlab.viz.scenes.hash_chain import hash_chain
+    from kvlab.viz.scenes.hash_links import Link, prefix_chains
     from kvlab.viz.scenes.online_softmax import accumulator, accumulator_frames
     from kvlab.viz.scenes.pages import pages
     from kvlab.viz.scenes.pool_grid import pool_grid
@@ -59,8 +68,12 @@ _HOME = {
     "charts": ("Chart", "bars", "lines", "stacked_shares"),
     "drawing": ("Drawing", "Picture"),
     "player_widget": ("Player", "Scene", "player"),
+    "scenes.beam_nodes": ("BeamNode",),
+    "scenes.beam_tree": ("beam_tree",),
     "scenes.block_tables": ("block_tables",),
     "scenes.fragmentation": ("region_strip", "reservation_bars"),
+    "scenes.hash_chain": ("hash_chain",),
+    "scenes.hash_links": ("Link", "prefix_chains"),
     "scenes.online_softmax": ("accumulator", "accumulator_frames"),
     "scenes.pages": ("pages",),
     "scenes.pool_grid": ("pool_grid",),
@@ -73,8 +86,10 @@ _HOME = {
 _MODULE = {each: module for module, names in _HOME.items() for each in names}
 
 __all__ = [
+    "BeamNode",
     "Chart",
     "Drawing",
+    "Link",
     "Picture",
     "Player",
     "Scene",
@@ -82,12 +97,15 @@ __all__ = [
     "accumulator",
     "accumulator_frames",
     "bars",
+    "beam_tree",
     "block_tables",
     "computed_tokens",
+    "hash_chain",
     "lines",
     "pages",
     "player",
     "pool_grid",
+    "prefix_chains",
     "recompute_triangle",
     "region_strip",
     "reservation_bars",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 from kvlab.events import Event, PoolGeometry, Replay, RequestState, State, from_ranges
 from kvlab.viz.palette import name
+from kvlab.viz.words import shown
 from kvlab.workload import RequestId
 
 _LISTED = 6
 _SENTENCES = 4
+_REASON = 160
 
 
 def captions(replay: Replay) -> list[str]:
@@ -43,6 +45,7 @@ def _caption(before: State | None, after: State, events: Sequence[Event], copied
         return "; ".join(_empty(pool) for pool in after.pools.values()) or "Nothing has happened yet"
     acts: dict[RequestId, _Acts] = {}
     let_go: Counter[int] = Counter()
+    evicted: list[int] = []
     for kind, *fields in events:
         if kind == "step":
             for rid, count in fields[0]:
@@ -54,17 +57,27 @@ def _caption(before: State | None, after: State, events: Sequence[Event], copied
             holders = sum(source in request.tables.get(pool, ()) for request in before.requests.values())
             acts.setdefault(rid, _Acts(rid)).other.append((kind, source, target, holders - let_go[source]))
             let_go[source] += 1
-        elif kind != "header":
+        elif kind == "evict":
+            evicted.append(fields[1])
+        elif kind not in ("header", "register"):
             acts.setdefault(fields[0], _Acts(fields[0])).other.append((kind, *fields[1:]))
     said = []
-    for alike, words in ((_Acts.writes_one, "write one token each"), (_Acts.takes_one, "take one block each")):
+    for alike, words in (
+        (_Acts.only_comes, "join the queue"),
+        (_Acts.writes_one, "write one token each"),
+        (_Acts.takes_one, "take one block each"),
+    ):
         many = [each.rid for each in acts.values() if alike(each)]
         if len(many) > 2:
             said.append(f"{listed(map(name, many))} {words}")
             acts = {rid: each for rid, each in acts.items() if rid not in many}
     said = [*(each.say(before, after, copied_from) for each in acts.values()), *said]
     said = [words for words in said if words]
-    more = f"; and {len(said) - _SENTENCES} more things happen" if len(said) > _SENTENCES else ""
+    if evicted:
+        lose = "loses the prefix it had" if len(evicted) == 1 else "lose the prefixes they had"
+        said.append(f"{blocks_named(evicted).capitalize()} {lose} cached")
+    left = len(said) - _SENTENCES
+    more = f"; and {left} more thing{' happens' if left == 1 else 's happen'}" if left > 0 else ""
     return ". ".join(said[:_SENTENCES]) + more if said else "Nothing changes"
 
 
@@ -106,6 +119,10 @@ class _Acts:
     written: int = 0
     children: list[RequestId] = field(default_factory=list)
     other: list[Event] = field(default_factory=list)
+
+    def only_comes(self) -> bool:
+        """It came, and waits."""
+        return [event[0] for event in self.other] == ["arrive"] and not self.written
 
     def writes_one(self) -> bool:
         """It did nothing but write one token, into a block that it held already."""
@@ -160,7 +177,8 @@ class _Acts:
         ids = self._grown().get(pool, [])
         if ids and any(event[0] == "admit" for event in self.other):
             hit = f" (and finds {request.cached:,} in the cache)" if request.cached else ""
-            verb = "comes back and computes" if self.rid in before.requests else "prefills"
+            was = before.requests.get(self.rid)
+            verb = "comes back and computes" if was and was.status == "preempted" else "prefills"
             return f"{verb} {_plural(self.written, 'token')}{hit} into {blocks_named(ids)}; {rest}"
         if ids:
             return f"takes {blocks_named(ids)} for {self._tokens(request)}; {rest}"
@@ -177,6 +195,10 @@ class _Acts:
 
     def _event(self, event: Event, before: State) -> str:
         who, (kind, *fields) = name(self.rid), event
+        if kind == "arrive" and self.only_comes():
+            return f"{who} joins the queue with {_plural(fields[0], 'token')}"
+        if kind == "refuse":
+            return f"{who} is refused for good: {shown(fields[0], _REASON)}"
         if kind == "copy":
             source, target, holders = fields
             return f"{who} copies block {source}, which {holders} requests hold, to block {target}"
@@ -209,10 +231,12 @@ class _Acts:
         for pool, table in was.tables.items():
             held = [block for block in table if block is not None]
             holders = before.holders(pool)
-            freed = [block for block in held if holders[block] == [self.rid]]
+            left = [block for block in held if holders[block] == [self.rid]]
+            freed = [block for block in left if block not in before.registered.get(pool, ())]
             if freed:
                 words += f": {blocks_named(freed)} {'is' if len(freed) == 1 else 'are'} free again"
-            if len(freed) < len(held):
-                kept = len(held) - len(freed)
+            if cached := [block for block in left if block not in freed]:
+                words += f"; {blocks_named(cached)} {'stays' if len(cached) == 1 else 'stay'} cached"
+            if kept := len(held) - len(left):
                 words += f"; {_plural(kept, 'block')} {'stays' if kept == 1 else 'stay'} with the others"
         return words

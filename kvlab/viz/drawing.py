@@ -51,8 +51,8 @@ class Drawing:
         height = top + self.height + (10 + _LINE_HEIGHT * len(said) if said else 0) + _MARGIN
         below = top + self.height + 10
         body = (
-            svg.tag("title", escape(self.title or self.description, quote=False)),
-            svg.tag("desc", escape(caption or self.description, quote=False)),
+            svg.tag("title", svg.escaped(self.title or self.description)),
+            svg.tag("desc", svg.escaped(caption or self.description)),
             svg.rect(0.5, 0.5, width - 1, height - 1, rx=8, class_="kv-card"),
             svg.text(_MARGIN, _MARGIN + 12, self.title, class_="kv-title") if self.title else "",
             svg.tag("g", *self.parts, transform=f"translate({_MARGIN} {top})"),

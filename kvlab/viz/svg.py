@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from html import escape
 
 from kvlab.errors import InvalidInput
 
 Point = tuple[float, float]
+_NO_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 def number(value: float) -> str:
@@ -29,7 +31,12 @@ def tag(element: str, *content: str, **attributes: str | float | None) -> str:
 
 
 def _value(value: str | float) -> str:
-    return escape(value) if isinstance(value, str) else number(value)
+    return escaped(value, quote=True) if isinstance(value, str) else number(value)
+
+
+def escaped(words: str, *, quote: bool = False) -> str:
+    """Words as XML; a character that XML cannot hold (a control character, half a surrogate pair) becomes �."""
+    return escape(_NO_XML.sub("\ufffd", words), quote=quote)
 
 
 def rect(x: float, y: float, width: float, height: float, **attributes: str | float | None) -> str:
@@ -39,7 +46,7 @@ def rect(x: float, y: float, width: float, height: float, **attributes: str | fl
 
 def text(x: float, y: float, words: str, **attributes: str | float | None) -> str:
     """A line of text on the baseline `y`."""
-    return tag("text", escape(words, quote=False), x=x, y=y, **attributes)
+    return tag("text", escaped(words), x=x, y=y, **attributes)
 
 
 def path(d: str, **attributes: str | float | None) -> str:

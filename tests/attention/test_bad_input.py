@@ -116,7 +116,7 @@ def test_a_table_that_names_a_block_nobody_holds_is_refused() -> None:
     step = Step(queries[9:], queries[9:], queries[9:], [0, 1], [10], [kept], 1.0)
     check(step, store)
     policy.release(1, "finished")
-    refused(step, store, "which nobody holds")
+    refused(replace(step), store, "which nobody holds")
 
 
 @pytest.mark.parametrize("name", ["flat_pa", "flat_pa_stock"])

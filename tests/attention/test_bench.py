@@ -43,7 +43,7 @@ def test_the_json_has_the_published_shape() -> None:
     assert {"device", "threads", "torch", "read_bandwidth", "repeats"} <= set(found["provenance"])
     assert {row["case"]["dtype"] for row in found["rows"]} == {"bf16", "fp32"}
     for row in found["rows"]:
-        assert set(row) == {"case", "name", "median_s", "iqr_s", "ratio", "mbu", "bytes"}
+        assert set(row) == {"case", "name", "median_s", "iqr_s", "per_step_s", "ratio", "mbu", "bytes"}
         assert set(row["bytes"]) == {"useful", "padded", "physical"}
         case, dtype_bytes = row["case"], {"bf16": 2, "fp32": 4}[row["case"]["dtype"]]
         assert row["bytes"]["useful"] == case["batch"] * case["context"] * 2 * 8 * 32 * dtype_bytes
@@ -96,15 +96,17 @@ def test_an_arm_that_computes_something_else_is_not_timed(monkeypatch: pytest.Mo
         attention.measure_case(CASE(2, 8, 16, "fp32", 64), 5)
 
 
-def test_a_ratio_is_how_many_times_as_fast_paired_by_repeat() -> None:
+def test_a_ratio_and_the_cost_once_per_step_are_paired_by_repeat() -> None:
     times = Paired({"contiguous": [2.0, 4.0, 8.0, 2.0, 2.0], "gather": [4.0, 8.0, 16.0, 4.0, 40.0]})
+    firsts = Paired({"contiguous": [2.5, 4.5, 8.5, 2.5, 9.0], "gather": [6.0, 9.0, 18.0, 4.0, 42.0]})
     read = attention.Bytes(100, 100, 300)
     bandwidth = attention.Bandwidth(100.0, "a test")
-    measured = attention.Measured(CASE(1, 8, 16, "bf16"), times, {"contiguous": read, "gather": read})
+    measured = attention.Measured(CASE(1, 8, 16, "bf16"), times, firsts, {"contiguous": read, "gather": read})
     contiguous, gather = measured.rows(bandwidth)
     assert contiguous["ratio"] == {"gather": 2.0}
     assert gather["ratio"] == {"contiguous": 0.5}
     assert contiguous["mbu"] == 0.5
+    assert (contiguous["per_step_s"], gather["per_step_s"]) == (0.5, 2.0)
 
 
 @pytest.mark.parametrize(("batches", "dtypes"), [([0], None), ([], None), (None, ["fp64"])])

@@ -1,7 +1,8 @@
 """Running tensor programs on fake `hpu` tensors: shapes, dtypes and devices are real, values and the card are not.
 
 `fake_hpu()` makes `hpu:0` a place where tensors can be. Inside it, `device_only()` marks what must run on the card
-alone, and holds it to the rules a graph there needs; breaking one raises `NotForGaudi`.
+alone, and holds it to the rules a graph there needs; breaking one raises `NotForGaudi`. `Watched` is for host and card
+together: only copies go between them, and it notes the operators and shapes that the card meets.
 """
 
 from __future__ import annotations
@@ -78,6 +79,39 @@ class _Dispatched(TorchDispatchMode):
             if isinstance(value, Tensor) and value.device.type == "cpu":
                 raise NotForGaudi(f"{func} makes a tensor {tuple(value.shape)} on the CPU")
         return result
+
+
+class Watched(TorchDispatchMode):
+    """Host and card together. A tensor of the one meets a tensor of the other in a copy only; nothing on the card is
+    written through a view of a part. `met` are the operators of the card with their shapes and numbers: what a device
+    that compiles each of these once has compiled."""
+
+    COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.met: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        leaves = tree_leaves((args, kwargs))
+        tensors = [value for value in [*leaves, *tree_leaves(result)] if isinstance(value, Tensor)]
+        places = {tensor.device.type for tensor in tensors}
+        if HPU.type in places:
+            if "cpu" in places and func not in self.COPIES:
+                raise NotForGaudi(f"{func} mixes tensors of the card and of the CPU")
+            for written in _written(func, args, kwargs):
+                if written._base is not None and not _covers(written, written._base):
+                    raise NotForGaudi(f"{func} writes through a view of a part of a tensor")
+            self.met.add(f"{func}{[_described(leaf) for leaf in leaves]}")
+        return result
+
+
+def _described(leaf: Any) -> str:
+    if isinstance(leaf, Tensor):
+        return f"{leaf.device.type} {leaf.dtype} {tuple(leaf.shape)} {leaf.stride()} {leaf.storage_offset()}"
+    return repr(leaf)
 
 
 class _Called(TorchFunctionMode):

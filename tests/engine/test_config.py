@@ -45,6 +45,13 @@ def test_gemma_4_has_heads_of_its_own_in_global_layers() -> None:
     assert DecoderConfig.from_config({**fields, "num_global_key_value_heads": 1}).kv_heads(5) == 4
 
 
+def test_a_field_of_another_family_changes_nothing() -> None:
+    others = {"attention_k_eq_v": True, "global_head_dim": 32, "attn_logit_softcapping": 5.0, "layer_types": ["x"]}
+    config = DecoderConfig.from_config({**LLAMA, **others})
+    plain = DecoderConfig.from_config(LLAMA)
+    assert (config.shape, config.softcap, config.value_is_key) == (plain.shape, None, False)
+
+
 def test_the_last_layer_of_a_gemma_4_is_global_whatever_it_says() -> None:
     config = DecoderConfig.from_config({**GEMMA4, "layer_types": ["sliding_attention"] * 6})
     assert config.shape.kinds == ("sliding",) * 5 + ("global",)
@@ -55,7 +62,7 @@ def test_the_text_of_a_multimodal_configuration_is_read() -> None:
     config = DecoderConfig.from_config(
         {
             "model_type": "gemma3",
-            "eos_token_id": [1, 106],
+            "eos_token_id": [1, 6],
             "dtype": "bfloat16",
             "vision_config": {},
             "text_config": text,

@@ -160,13 +160,13 @@ def test_a_list_is_walked_over_and_decoded_when_it_is_read(tmp_path: Path) -> No
     path.write_bytes(path.read_bytes().replace(b"bad", b"\xff\xff\xff", 1))
     file = GGUFFile(path)
     assert file.count("some.words") == 1000
-    assert file.list("some.words", str) == words
-    assert file.list("some.numbers", float) == [1.5, 2.5]
-    assert file.list("no.words", str) == []
+    assert file.listed("some.words", str) == words
+    assert file.listed("some.numbers", float) == [1.5, 2.5]
+    assert file.listed("no.words", str) == []
     for ask, message in (
-        (lambda: file.list("other.words", str), "an entry of other.words is not UTF-8"),
-        (lambda: file.list("some.words", int), "a list of str for some.words; expected one of int"),
-        (lambda: file.list("llama.block_count", int), "has 2 for llama.block_count; expected a list"),
+        (lambda: file.listed("other.words", str), "an entry of other.words is not UTF-8"),
+        (lambda: file.listed("some.words", int), "a list of str for some.words; expected one of int"),
+        (lambda: file.listed("llama.block_count", int), "has 2 for llama.block_count; expected a list"),
         (lambda: file.value("some.words", str), "has a list for some.words; expected one str"),
         (lambda: file.value("llama.block_count", str), "has 2 for llama.block_count; expected one str"),
         (lambda: file.value("no.number", int), "has no no.number"),

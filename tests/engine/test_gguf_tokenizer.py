@@ -213,7 +213,10 @@ def add(first: Edit, *more: Edit) -> Edit:
         (add(tokens("a", "b"), lambda w: w.add_token_merges(["a b"])), "merges into 'ab', which its vocabulary lacks"),
         (add(tokens("a", "b"), lambda w: w.add_token_merges(["ab"])), "'ab' in its merges is not a pair"),
         (add(tokens("a"), lambda w: w.add_add_bos_token(True)), "adds the token bos to every text and does not say"),
-        (add(tokens("a"), lambda w: w.add_bos_token_id(7)), r"has 7 for tokenizer\.ggml\.bos_token_id, and 1 tokens"),
+        (
+            add(tokens("a"), lambda w: w.add_bos_token_id(7) or w.add_add_bos_token(True)),
+            r"has 7 for tokenizer\.ggml\.bos_token_id, and 1 tokens",
+        ),
         (add(add_sentencepiece, lambda w: w.add_token_scores([1.0])), "1 scores for"),
         (add(add_sentencepiece, lambda w: w.add_remove_extra_whitespaces(True)), "removes extra white space"),
         (add(add_sentencepiece, lambda w: w.add_precompiled_charsmap(b"\x01\x02")), "normalises characters"),

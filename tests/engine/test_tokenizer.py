@@ -24,6 +24,8 @@ CONFIG = {
     "eos_token_id": 2,
 }
 SPECIAL = ["<unk>", "<s>", "</s>"]
+# not what tokenizers write themselves: SentencePiece's space, special tokens
+PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="▁<"), max_size=30)
 HARD = "naïve 🐈‍⬛ of 東京, a\u00a0b\n\n  c �"
 
 
@@ -89,7 +91,7 @@ def test_streamed_pieces_join_to_the_decoded_text(tokenizer: Tokenizer, data: st
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS.values(), ids=TOKENIZERS)
-@given(text=st.text(max_size=30) | st.just(HARD))
+@given(text=PLAIN | st.just(HARD))
 def test_a_text_comes_back_whole_and_in_whole_characters(tokenizer: Tokenizer, text: str) -> None:
     ids = tokenizer.encode(text)
     assert ids[0] == 1

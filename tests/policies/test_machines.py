@@ -1,9 +1,10 @@
 """Every policy through the state machine, with the content model, the plainest books, audits and replayed logs."""
 
 import pytest
-from support.cases import CONTIGUOUS, PAGED, PolicyCase, fake
+from support.cases import CONTIGUOUS, PAGED, PREFIX, SMALL_CACHES, PolicyCase, fake
 from support.machines import keeps_its_invariants
 from support.policy_machine import machine_of
+from support.prefix_machine import PrefixMachine
 
 KINDS = {
     "ContiguousMax": CONTIGUOUS[0:2],
@@ -11,6 +12,7 @@ KINDS = {
     "ContiguousOracle": CONTIGUOUS[4:6],
     "Paged": [case for case in PAGED if case.host is None],
     "Paged with swap": [case for case in PAGED if case.host is not None],
+    "PagedPrefix": [*PREFIX, *SMALL_CACHES],
     "TwoGroups": [fake()],
 }
 
@@ -19,3 +21,7 @@ KINDS = {
 def test_all_models_agree_for_ten_thousand_operations(kind: str) -> None:
     cases: list[PolicyCase] = KINDS[kind]
     keeps_its_invariants(machine_of(cases))
+
+
+def test_a_prefix_cache_is_its_plainest_model_block_for_block() -> None:
+    keeps_its_invariants(PrefixMachine)

@@ -12,6 +12,7 @@ from kvlab.events import EventLog
 from kvlab.policies.base import Policy, TokenList, Usage
 from kvlab.policies.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from kvlab.policies.paged import Paged
+from kvlab.policies.prefix import PagedPrefix
 from kvlab.shapes import ModelShape
 from kvlab.simulate.saturation import SaturatedServer, saturate
 from kvlab.workload import Request, RequestId, Workload, lognormal, uniform
@@ -28,6 +29,9 @@ SMALL: dict[str, Callable[[EventLog | None], Policy]] = {
     "paged 4": lambda log: Paged(BOTH, 130, block_size=4, log=log),
     "paged 16": lambda log: Paged((GLOBAL,), 130, block_size=16, reuse="lowest-id", log=log),
     "paged 4, watermark": lambda log: Paged((GLOBAL,), 130, block_size=4, watermark_blocks=3, log=log),
+    "prefix 1": lambda log: PagedPrefix((GLOBAL,), 101, block_size=1, log=log),
+    "prefix 4": lambda log: PagedPrefix(BOTH, 130, block_size=4, log=log),
+    "prefix 4, watermark": lambda log: PagedPrefix((GLOBAL,), 130, block_size=4, watermark_blocks=3, log=log),
     "two groups": lambda log: TwoGroups(24, 4, 5, log),
 }
 LENGTHS = uniform(60, 14, 18, seed=4)

@@ -1,7 +1,7 @@
 """The plainest accounting: who owns each slot, what is in it, and what that leaves for others. Nothing incremental."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,6 +30,7 @@ class Books:
     case: PolicyCase
     groups: tuple[LayerGroup, ...]
     owners: Mapping[RequestId, Owner]
+    registered: Collection[int] = ()
     _terms: dict[str, dict[int, int]] = field(default_factory=dict)
 
     def term(self, owner: Owner, group: LayerGroup, position: int) -> int:
@@ -78,6 +79,11 @@ class Books:
         size = self.case.pools[pool]
         return size.slots // size.unit - len({slot // size.unit for slot in self.owned(pool)})
 
+    def cached_blocks(self, pool: str) -> int:
+        """Registered blocks that nobody owns; they are among the free ones."""
+        owned = {slot // self.case.pools[pool].unit for slot in self.owned(pool)}
+        return len(set(self.registered) - owned)
+
     def holes(self, pool: str) -> list[int]:
         """Sizes of what one region could still take."""
         size = self.case.pools[pool]
@@ -98,8 +104,9 @@ class Books:
         if size.placement != "blocks" and pending_tokens is not None:
             slack = sum(hole for hole in self.holes(pool) if hole < pending_tokens)
         external = found[EXTERNAL] + slack * scale
-        free = size.slots * scale - sum(found[:EXTERNAL]) - external
-        return Usage(*found[:EXTERNAL], cached=0, external=external, free=free)
+        cached = self.cached_blocks(pool) * size.unit * scale if self.registered else 0
+        free = size.slots * scale - sum(found[:EXTERNAL]) - external - cached
+        return Usage(*found[:EXTERNAL], cached=cached, external=external, free=free)
 
     def holders(self, block: int) -> int:
         """How many tables name a block."""
@@ -138,11 +145,12 @@ class Books:
             for group, layout in zip(self.groups, parent.layouts, strict=True)
         )
 
-    def room_to_admit(self, request: Request) -> bool:
-        """Whether a request can come in now."""
+    def room_to_admit(self, request: Request, hits: Sequence[int] = ()) -> bool:
+        """Whether a request can come in now that finds `hits` in the cache: it takes those that nobody holds, too."""
         if self.case.asked is not None:
             return any(hole >= self.case.taken(request) for hole in self.holes("full"))
         needed = -(-request.known_tokens // self.case.pools["full"].unit)
+        needed -= sum(self.holders(block) > 0 for block in hits)
         watermark = self.case.watermark if self.owners else 0
         others = all(self.free_units(pool) > 0 for pool in self.case.pools if pool != "full")
         return others and needed + watermark <= self.free_units("full")

@@ -8,6 +8,7 @@ from kvlab.events import EventLog
 from kvlab.policies.base import Policy
 from kvlab.policies.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
 from kvlab.policies.paged import Paged
+from kvlab.policies.prefix import PagedPrefix
 from kvlab.shapes import LayerGroup
 from kvlab.workload import Request
 from support.two_groups import WINDOW, TwoGroups
@@ -99,6 +100,19 @@ def paged(
     )
 
 
+def prefix(
+    block_size: int, *, slots: int = 99, groups: tuple[LayerGroup, ...] = (GLOBAL,), **options: Any
+) -> PolicyCase:
+    """The same pool with a prefix cache."""
+    named = [f"{key}={value}" for key, value in options.items()]
+    return PolicyCase(
+        "-".join(["PagedPrefix", str(block_size), *(["window"] if len(groups) > 1 else []), *named]),
+        lambda log: PagedPrefix(groups, slots, block_size=block_size, log=log, **options),
+        {"full": Pool(slots, block_size)},
+        watermark=options.get("watermark_blocks", 0),
+    )
+
+
 def fake(*, blocks: int = 14, block_size: int = 4, rings: int = 4) -> PolicyCase:
     """Global layers in blocks, sliding layers in rings of a second pool."""
     return PolicyCase(
@@ -123,4 +137,11 @@ PAGED = [
     paged(4, groups=(GLOBAL, SLIDING), host_tokens=42),
     paged(16, groups=(GLOBAL, SLIDING), reuse="lowest-id"),
 ]
-CASES = [*CONTIGUOUS, *PAGED, fake()]
+PREFIX = [
+    prefix(1),
+    prefix(4),
+    prefix(16, watermark_blocks=1),
+    prefix(4, groups=(GLOBAL, SLIDING)),
+]
+SMALL_CACHES = [prefix(4, slots=42), prefix(2, slots=40, groups=(GLOBAL, SLIDING))]
+CASES = [*CONTIGUOUS, *PAGED, *PREFIX, fake()]

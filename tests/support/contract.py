@@ -6,7 +6,6 @@ A clause takes a case. Every policy must keep all clauses; they are in `contract
 from collections.abc import Callable
 from types import ModuleType
 
-from kvlab.policies.base import Admission
 from kvlab.policies.layout import Layout
 from kvlab.workload import Request, RequestId
 from support.cases import PolicyCase
@@ -32,9 +31,10 @@ def serving(case: PolicyCase, *prompts: int, output: int = 10) -> Serving:
 
 def come(server: Serving, rid: RequestId, prompt: int, output: int = 10) -> None:
     """Admit and prefill."""
-    assert server.admit(Request(rid, prompt, output, output_tokens=output)) == Admission(0)
-    assert server.extend(rid, prompt)
-    server.commit(rid, prompt)
+    admission = server.admit(Request(rid, prompt, output, output_tokens=output))
+    assert admission is not None
+    assert server.extend(rid, prompt - admission.cached_tokens)
+    server.commit(rid, prompt - admission.cached_tokens)
 
 
 def fill(server: Serving, prompt: int = 6, name: str = "f") -> list[RequestId]:

@@ -40,17 +40,18 @@ class Lockstep:
 
     def request(self, rid: RequestId) -> Request:
         output = self.rng.randint(1, 12)
-        return Request(rid, self.rng.randint(1, 18), 12, output_tokens=output)
+        return Request(rid, self.rng.randint(1, 18), 12, output_tokens=output, conversation=int(rid) % 3)
 
     def run(self, steps: int = 60) -> list[Moment]:
         """What can be seen after each step."""
         return [self.step(number) for number in range(steps)]
 
     def step(self, number: int) -> Moment:
-        while self.queue and self.policy.admit(self.queue[0]) is not None:
+        while self.queue and (admission := self.policy.admit(self.queue[0])) is not None:
             request = self.queue.popleft()
-            extension = self.policy.extend(request.rid, request.known_tokens)
-            self.policy.commit(request.rid, range(request.known_tokens))
+            new = request.known_tokens - admission.cached_tokens
+            extension = self.policy.extend(request.rid, new)
+            self.commit(request, new)
             self.run_from_here(request, extension.quiet)
         for rid, request in list(self.running.items()):
             if rid in self.running:
@@ -69,18 +70,24 @@ class Lockstep:
         self.committed[request.rid] = request.computed
         self.room[request.rid] = quiet
 
+    def commit(self, request: Request, count: int) -> None:
+        """The next tokens after the committed ones."""
+        start = self.committed.get(request.rid, request.computed)
+        ids = request.token_ids(start, start + count) if self.policy.reads_tokens else range(count)
+        self.policy.commit(request.rid, ids)
+        self.committed[request.rid] = start + count
+
     def settle(self, rid: RequestId) -> None:
         request = self.running[rid]
         pending = request.computed - self.committed[rid]
         if pending:
-            self.policy.commit(rid, range(pending))
-            self.committed[rid] += pending
+            self.commit(request, pending)
 
     def decode(self, rid: RequestId, request: Request) -> None:
         if request.computed >= request.final_tokens:
             self.settle(rid)
             self.policy.release(rid, "finished")
-            del self.running[rid]
+            del self.running[rid], self.committed[rid]
             return
         if self.every_token or not self.room[rid]:
             self.settle(rid)
@@ -92,11 +99,12 @@ class Lockstep:
                     if self.preempt() == rid:
                         return
         if self.every_token:
-            self.policy.commit(rid, range(1))
-            self.committed[rid] += 1
+            self.commit(request, 1)
         else:
             request.computed += 1
         self.room[rid] -= 1
+        if not self.room[rid]:
+            self.settle(rid)
 
     def preempt(self) -> RequestId:
         rid = next(reversed(self.running))
@@ -104,6 +112,7 @@ class Lockstep:
         request = self.running.pop(rid)
         done = request.computed
         self.policy.release(rid, "preempted")
+        del self.committed[rid]
         request.generated(max(0, done - request.known_tokens))
         self.queue.appendleft(request)
         self.preempted += 1

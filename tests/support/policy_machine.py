@@ -14,6 +14,7 @@ from support.serving import Serving
 
 PICK = st.integers(0, 99)
 REASONS = st.sampled_from(["finished", "aborted", "preempted"])
+SALTS = [None, None, None, None, 7, "7"]
 NAMES: list[RequestId] = [0, 1, "a", "b", "c", 7, "7"]
 
 
@@ -43,15 +44,23 @@ class PolicyMachine(Counted):
         settled = [rid for rid, sequence in self.serving.admitted.items() if sequence.settled]
         return settled[pick % len(settled)] if settled else None
 
-    @rule(pick=PICK, prompt=st.integers(1, 20), output=st.integers(1, 12), spare=st.none() | st.integers(0, 5))
-    def admit(self, pick: int, prompt: int, output: int, spare: int | None) -> None:
+    @rule(
+        pick=PICK, prompt=st.integers(1, 20), output=st.integers(1, 12), spare=st.none() | st.integers(0, 5), cut=PICK
+    )
+    def admit(self, pick: int, prompt: int, output: int, spare: int | None, cut: int) -> None:
         rid = self.unused(pick)
         if rid is None:
             return
         limit = min(LONGEST - prompt, output + (spare or 0))
-        request = Request(rid, prompt, limit, output_tokens=None if spare is None else min(output, limit))
+        true = None if spare is None else min(output, limit)
+        if self.policy.reads_tokens:
+            shared = cut % 21
+            tokens = [position % 3 if position < shared else pick % 2 for position in range(prompt)]
+            request = Request(rid, tokens, limit, output_tokens=true, salt=SALTS[cut % len(SALTS)])
+        else:
+            request = Request(rid, prompt, limit, output_tokens=true)
         if self.serving.admit(request) is not None:
-            self.prefill(rid, request.known_tokens)
+            self.prefill(request)
 
     @precondition(lambda self: self.again)
     @rule(pick=PICK)
@@ -59,13 +68,13 @@ class PolicyMachine(Counted):
         request = self.again[pick % len(self.again)]
         if self.serving.admit(request) is not None:
             self.again.remove(request)
-            self.prefill(request.rid, request.known_tokens)
+            self.prefill(request)
 
-    def prefill(self, rid: RequestId, tokens: int) -> None:
+    def prefill(self, request: Request) -> None:
         """The first half at once, the rest is left to the machine."""
-        first = (tokens + 1) // 2
-        if self.serving.extend(rid, first):
-            self.serving.commit(rid, first)
+        first = (request.known_tokens - request.computed + 1) // 2
+        if self.serving.extend(request.rid, first):
+            self.serving.commit(request.rid, first)
 
     @precondition(lambda self: self.serving.admitted)
     @rule(pick=PICK, count=st.integers(1, 3) | st.integers(1, 20))

@@ -1,6 +1,7 @@
 """A policy in use: every call is made as an engine makes it, and everything it answers is held against the models."""
 
 import pickle
+import random
 from collections.abc import Callable, Iterable
 from itertools import count as numbers
 
@@ -8,8 +9,10 @@ import pytest
 
 from kvlab.errors import InvalidInput, KvlabError, OutOfMemory
 from kvlab.events import EventLog, State, apply
+from kvlab.memory.hash_chain import short
 from kvlab.policies.base import Admission, ReleaseReason
 from kvlab.policies.layout import Region, Ring, Slots, Table
+from kvlab.policies.prefix import PagedPrefix
 from kvlab.workload import Request, RequestId
 from support.books import Books, Owner, host_usage
 from support.cases import PolicyCase
@@ -25,6 +28,7 @@ class Sequence:
         self.request = request
         self.tokens = list(tokens)
         self.fresh: list[int] = []
+        self.ids: list[int] = []
         self.written = 0
         self.extended = 0
         self.room = 0
@@ -54,6 +58,9 @@ class Serving:
         self.state = State()
         self._replayed = 0
         self._token = numbers()
+        self._drawn = random.Random(0)
+        self._content: dict[object, int] = {}
+        self._registered_at: dict[int, int] = {}
 
     def books(self) -> Books:
         """The plainest accounting of this moment."""
@@ -61,7 +68,50 @@ class Serving:
             rid: Owner(sequence.request, sequence.computed, self.policy.layout(rid))
             for rid, sequence in self.admitted.items()
         }
-        return Books(self.case, self.policy.groups, owners)
+        self.replay()
+        return Books(self.case, self.policy.groups, owners, self.state.registered.get("full", ()))
+
+    def content(self, request: Request, ids: Iterable[int], after: list[int]) -> list[int]:
+        """What the KV of `ids` is, by identity. With a prefix cache it follows from the salt and all tokens up to
+        there, so that equal prefixes have equal content; without one every token is a new one."""
+        if not self.policy.reads_tokens:
+            return [next(self._token) for _ in ids]
+        found: list[int] = []
+        last: object = after[-1] if after else (type(request.salt), request.salt)
+        for each in ids:
+            last = self._content.setdefault((last, each), len(self._content))
+            found.append(last)
+        return found
+
+    def more(self, sequence: Sequence, count: int) -> None:
+        """The next `count` tokens that a sequence writes: those known, then drawn from a small vocabulary."""
+        request, start = sequence.request, len(sequence.tokens) + len(sequence.ids)
+        stop = start + count
+        if request._tokens is None:
+            ids = request.token_ids(start, stop).tolist()
+        else:
+            ids = request.token_ids(min(start, request.known_tokens), min(stop, request.known_tokens)).tolist()
+            ids += [self._drawn.randrange(3) for _ in range(count - len(ids))]
+        sequence.fresh += self.content(request, ids, sequence.tokens + sequence.fresh)
+        sequence.ids += ids
+
+    def hits(self, request: Request) -> list[int]:
+        """The blocks that an admission should find: the first registered one that holds what the prompt needs next."""
+        if not self.policy.reads_tokens:
+            return []
+        self.replay()
+        size, known = self.case.pools["full"].unit, request.known_tokens
+        content = self.content(request, request.token_ids(0, known).tolist(), [])
+        registered = sorted(self.state.registered.get("full", ()), key=self._registered_at.__getitem__)
+        found: list[int] = []
+        for start in range(0, (known - 1) // size * size, size):
+            wanted = content[start : start + size]
+            holding = (b for b in registered if self.contents.read("full", range(b * size, (b + 1) * size)) == wanted)
+            block = next(holding, None)
+            if block is None:
+                break
+            found.append(block)
+        return found
 
     def refused(self, error: type[KvlabError], call: Callable[[], object], *requests: Request) -> None:
         """The call raises `error`, and every bit of the policy, its log and the requests is as before."""
@@ -73,14 +123,24 @@ class Serving:
 
     def admit(self, request: Request) -> Admission | None:
         """Admit; where the policy says no, there is no room and nothing changed."""
-        room, before = self.books().room_to_admit(request), pickle.dumps((self.policy, request))
+        hits = self.hits(request)
+        room, before = self.books().room_to_admit(request, hits), pickle.dumps((self.policy, request))
+        if isinstance(self.policy, PagedPrefix):
+            assert self.policy.peek(request) == len(hits) * self.policy.block_size
+            assert pickle.dumps((self.policy, request)) == before, "a look at the cache changed something"
         admission = self.policy.admit(request)
         assert (admission is not None) == room, "admitted without room, or refused with room"
         if admission is None:
             assert pickle.dumps((self.policy, request)) == before, "a refused admission changed something"
         else:
-            assert admission.cached_tokens == request.computed == 0
-            self.admitted[request.rid] = Sequence(request)
+            cached = len(hits) * self.case.pools["full"].unit
+            assert admission.cached_tokens == request.computed == cached, "the hit is not the longest cached prefix"
+            ids = request.token_ids(0, cached).tolist() if cached else []
+            self.admitted[request.rid] = Sequence(request, self.content(request, ids, []))
+            if hits:
+                assert [list(layout.blocks) for layout in self.policy.layout(request.rid)] == [hits] * len(
+                    self.policy.groups
+                )
         return admission
 
     def extend(self, rid: RequestId, count: int) -> bool:
@@ -108,7 +168,7 @@ class Serving:
         assert self.policy.drain_moves() == [], "a drained move came again"
         for sequence in self.admitted.values():
             if len(sequence.fresh) < sequence.extended:
-                sequence.fresh = [next(self._token) for _ in range(sequence.extended)]
+                self.more(sequence, sequence.extended - len(sequence.fresh))
                 layouts = self.policy.layout(sequence.request.rid)
                 for group, layout, slots in zip(self.policy.groups, layouts, sequence.slots, strict=True):
                     # A ring takes accepted tokens only: a draft would overwrite keys that are still read.
@@ -118,7 +178,7 @@ class Serving:
     def _accept(self, sequence: Sequence, until: int) -> None:
         """Write everything up to `until` tokens after the committed ones; the first `extended` are written already."""
         rid, committed = sequence.request.rid, len(sequence.tokens)
-        sequence.fresh += [next(self._token) for _ in range(until - len(sequence.fresh))]
+        self.more(sequence, max(0, until - len(sequence.fresh)))
         for group, layout in zip(self.policy.groups, self.policy.layout(rid), strict=True):
             first = sequence.written if isinstance(layout, Ring) else max(sequence.written, sequence.extended)
             for index in range(first, until):
@@ -144,7 +204,8 @@ class Serving:
         assert sequence.written <= count <= sequence.room
         self._accept(sequence, count)
         start = len(sequence.tokens)
-        self.policy.commit(rid, range(start, start + count))
+        ids = sequence.ids[:count] if self.policy.reads_tokens else range(start, start + count)
+        self.policy.commit(rid, ids)
         assert sequence.request.computed == start + count
         for group, layout, slots in zip(self.policy.groups, self.policy.layout(rid), sequence.slots, strict=False):
             for index in range(max(0, group.first_readable(start + count) - start), min(count, len(slots))):
@@ -155,8 +216,10 @@ class Serving:
         if count < sequence.extended:
             sequence.room = 0
             self.refused(InvalidInput, lambda: self.policy.commit(rid, range(1)), sequence.request)
+        made = sequence.ids[max(0, sequence.request.known_tokens - start) : count]
+        sequence.request.generated(len(made) if sequence.request._tokens is None else made)
         sequence.fresh, sequence.written, sequence.extended, sequence.slots = [], 0, 0, ()
-        sequence.request.generated(max(0, len(sequence.tokens) - sequence.request.known_tokens))
+        sequence.ids = []
         self.check_contents()
 
     def fork(self, parent: RequestId, child: RequestId, output: int = 0) -> bool:
@@ -236,6 +299,11 @@ class Serving:
             scale = sum(group.bytes_per_token for group in self.policy.groups)
             assert usage["host"] == host_usage(self.case.host, tables, scale)
         self.check_replay(books)
+        if isinstance(self.policy, PagedPrefix):
+            entries = self.policy.pool.prefixes.entries
+            told = {block: (short(entry.digest), short(entry.parent)) for block, entry in entries.items()}
+            assert self.state.registered.get("full", {}) == told, "the log tells of other registered blocks"
+            assert self.state.cached("full") == self.policy.pool.cached(), "another order of eviction"
 
     def check_contents(self) -> None:
         """Every admitted request reads back exactly its own tokens, through its layouts."""
@@ -249,7 +317,10 @@ class Serving:
     def replay(self) -> None:
         """Bring the replayed state up to the end of the log."""
         while self._replayed < len(self.log.events):
-            apply(self.state, self.log.events[self._replayed])
+            event = self.log.events[self._replayed]
+            apply(self.state, event)
+            if event[0] == "register":
+                self._registered_at[event[2]] = self._replayed
             self._replayed += 1
 
     def check_replay(self, books: Books) -> None:

@@ -14,6 +14,7 @@ from kvlab.policies.base import (
     Holding,
     Move,
     PolicyBase,
+    Pool,
     ReleaseReason,
     TokenList,
     Usage,
@@ -56,6 +57,12 @@ class TwoGroups(PolicyBase[RingHolding]):
                 (("full", blocks * block_size, block_size, 16, to_ranges(self.pool.next_free())),
                  ("rings", rings * WINDOW, 1, 24, ())),
             )  # fmt: skip
+
+    def pools(self) -> dict[str, Pool]:
+        return {
+            "full": Pool(self.pool.blocks * self.block_size, self.block_size, self.pool.references),
+            "rings": Pool(self.rings.blocks * WINDOW, WINDOW),
+        }
 
     def slots_needed(self, request: Request) -> int:
         return -(-request.known_tokens // self.block_size) * self.block_size

@@ -69,6 +69,40 @@ def test_rollback_window_and_an_idle_frame():
     ]
 
 
+def test_the_queue_a_refusal_and_what_stays_cached():
+    log = EventLog([("header", "PagedPrefix", (("full", 64, 4, 1, ((0, 16),)),))])
+    for rid in "ABCD":
+        log.write("arrive", rid, 8)
+    log.write("arrive", "Z", 900)
+    log.step()
+    log.write("refuse", "Z", "900 tokens\nnever fit")
+    log.write("admit", "A", 8, 40, 0)
+    log.write("grow", "A", "full", to_ranges([0, 1]))
+    log.write("register", "full", 0, "aaaa", "root")
+    log.step([("A", 8)])
+    log.write("release", "A", "finished")
+    log.step()
+    log.write("evict", "full", 0)
+    log.write("admit", "B", 8, 40, 0)
+    log.write("grow", "B", "full", to_ranges([0, 2]))
+    log.step([("B", 8)])
+    assert captions(Replay(log))[1:] == [
+        "A, B, C, D and Z join the queue",
+        "Z is refused for good: 900 tokens↵never fit. A prefills 8 tokens into blocks 0, 1; block 1 is full now",
+        "A finishes: block 1 is free again; block 0 stays cached",
+        "B prefills 8 tokens into blocks 0, 2; block 2 is full now. Block 0 loses the prefix it had cached",
+    ]
+
+
+def test_one_more_thing_happens():
+    log = EventLog([("header", "Paged", (("full", 64, 4, 1, ((0, 16),)),))])
+    for number, rid in enumerate("ABCDE"):
+        log.write("admit", rid, 2, 40, 0)
+        log.write("grow", rid, "full", to_ranges([number]))
+    log.step([(rid, 2) for rid in "ABCDE"])
+    assert captions(Replay(log))[1].endswith("; and 1 more thing happens")
+
+
 @pytest.mark.parametrize(
     ("names", "words"),
     [("A", "A"), ("AB", "A and B"), ("ABC", "A, B and C"), ("ABCDEFGH", "A, B, C, D, E and 3 others")],

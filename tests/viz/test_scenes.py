@@ -18,8 +18,6 @@ from kvlab.viz import (
     region_strip,
     reservation_bars,
     sharing,
-    timeline,
-    timeline_frames,
 )
 
 PAGED = (pages, pool_grid, block_tables, sharing)
@@ -164,15 +162,53 @@ def test_a_request_that_fits_is_shown_under_its_hole(two_holes):
     assert "too small" not in parts
 
 
-def test_a_row_vanishes_and_comes_back(swapped_and_preempted):
-    picture = timeline(swapped_and_preempted)
-    assert picture.table[1:] == (
-        ("A", "prefill 1; waits in memory 2; decode 3; preempted 4; prefill 5"),
-        ("B", "prefill 2; on the host 3; decode 4-5"),
-    )
-    frames = timeline_frames(swapped_and_preempted)
-    assert frames[-1][0] == picture
-    assert len({frame.height for frame, _ in frames}) == 1
+def test_copies_and_their_original_are_told_apart_until_the_blocks_are_handed_out_again(four_samples):
+    after = drawn(sharing, four_samples, -1)
+    parts = "".join(after.parts)
+    assert [parts.count(words) for words in ("copy of 62", "the original")] == [3, 1]
+    assert [row[-1] for row in after.table] == [
+        "last one is",
+        "-",
+        "copy of 62",
+        "copy of 62",
+        "copy of 62",
+        "the original",
+    ]
+    assert "copy of" not in "".join(drawn(sharing, four_samples, 3).parts)  # the arrow says it
+    four_samples.write("release", "D", "finished")
+    four_samples.write("admit", "E", 16, 32, 0)
+    four_samples.write("grow", "E", "full", ((62, 63),))
+    four_samples.step([("E", 16)])
+    anew = drawn(sharing, four_samples, -1)
+    assert "original" not in "".join(anew.parts)
+    assert len(anew.table[0]) == 5
+
+
+def test_a_copy_of_one_token_is_a_token():
+    log = EventLog([("header", "Paged", (("full", 160, 16, 1, ((0, 10),)),))])
+    log.write("admit", "A", 17, 160, 0)
+    log.write("grow", "A", "full", ((0, 2),))
+    log.step([("A", 17)])
+    log.write("fork", "A", "B")
+    log.write("copy", "B", "full", 1, 1, 2)
+    log.step([("B", 1)])
+    assert "copy 1 token<" in "".join(drawn(sharing, log, -1).parts)
+
+
+def test_a_cached_block_is_neither_held_nor_free():
+    log = EventLog([("header", "PagedPrefix", (("full", 64, 16, 1, ((0, 4),)),))])
+    log.write("admit", "A", 33, 48, 0)
+    log.write("grow", "A", "full", ((0, 3),))
+    log.write("register", "full", 0, "aaaa", "root")
+    log.write("register", "full", 1, "bbbb", "aaaa")
+    log.step([("A", 33)])
+    assert "kv-hatch" not in "".join(drawn(pool_grid, log, -1).parts)
+    log.write("release", "A", "finished")
+    log.step()
+    cached = check(pool_grid, Replay(log).state(-1))
+    assert cached.title == "All 4 blocks of 16 slots are free, 2 cached"
+    assert cached.table[1:] == (("nobody, cached", "2", "0-1", "32 of 32"), ("nobody", "2", "2-3", "-"))
+    assert "block 1: cached, nobody holds it" in "".join(cached.parts)
 
 
 @pytest.mark.parametrize("block_size", [1, 2, 3, 7, 16, 48, 64])

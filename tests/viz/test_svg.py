@@ -22,6 +22,11 @@ def test_names_become_attributes_and_what_a_user_named_is_escaped():
     assert made == '<g class="kv-x" data-request="say &quot;hi&quot;"><text x="1" y="2">a&lt;b &amp; c</text></g>'
 
 
+def test_what_xml_cannot_hold_is_replaced():
+    made = svg.tag("g", svg.text(0, 0, "a\x00b\ud800"), data_request="c\x1bd")
+    assert made == '<g data-request="c\ufffdd"><text x="0" y="0">a\ufffdb\ufffd</text></g>'
+
+
 @given(
     x=st.integers(-50, 500),
     y=st.integers(-50, 500),

@@ -102,6 +102,19 @@ def block_cell(
     return svg.tag("g", *body, **marks), fill, *over
 
 
+def cached_cell(shape: CellShape, x: float, y: float, block: int) -> str:
+    """A full block that nobody holds and whose prefix can still be found: hatched, with its id."""
+    wide = shape.width >= _WIDE
+    base = svg.rect(x, y, shape.width, shape.height, rx=4 if wide else 2, class_="kv-cell")
+    number = svg.text(
+        x + shape.pad, y + shape.head - (7 if wide else 4), str(block)[:4], class_="kv-quiet" if wide else "kv-tiny"
+    )
+    inner = (x + shape.pad, y + shape.head, shape.width - 2 * shape.pad, shape.height - shape.head - shape.pad)
+    lines = svg.path(svg.hatch(*inner, "/", 6), class_="kv-hatch")
+    tip = f"block {block}: cached, nobody holds it, {shape.block_size} of {shape.block_size} slots filled"
+    return svg.tag("g", base, number, lines, data_block=str(block), data_tip=tip)
+
+
 def _head(shape: CellShape, x: float, y: float, block: int, owners: Sequence[RequestState]) -> str:
     """Id on the left and owner on the right; a tiny cell has room for one of them: the owner, else the id."""
     wide = shape.width >= _WIDE

@@ -10,7 +10,7 @@ from kvlab.events import Event, PoolGeometry, RequestState, State, from_ranges, 
 from kvlab.viz import svg
 from kvlab.viz.drawing import Drawing
 from kvlab.viz.palette import colour, name
-from kvlab.viz.scenes.cells import CellShape, block_cell
+from kvlab.viz.scenes.cells import CellShape, block_cell, cached_cell
 from kvlab.viz.scenes.legend import legend, solid, tinted
 
 WIDTH = 720.0
@@ -35,6 +35,8 @@ def pool_grid(state: State, events: Sequence[Event] = (), *, pool: str = "full",
         items.append((tinted(colour(running[0].order)), "empty slot"))
     if shared:
         items.append((_SHARED, f"shared blocks: {shared}"))
+    if cached := state.cached(pool):
+        items.append((_CACHED, f"cached, nobody holds it: {len(cached)}"))
     items.append((svg.rect(0.5, 0.5, 15, 11, rx=2, class_="kv-free"), "free block"))
     key, key_height = legend(0, grid.height + 12, width, items)
     return Drawing(
@@ -53,17 +55,21 @@ _SHARED = (
     + svg.rect(2, 2, 9, 3, fill=colour(0))
     + svg.rect(2, 5, 9, 3, fill=colour(1))
 )
+_CACHED = svg.rect(0.5, 0.5, 15, 11, rx=2, class_="kv-cell") + svg.path(
+    svg.hatch(0, 0, 16, 12, "/", 5), class_="kv-hatch"
+)
 
 
 def headline(state: State, pool: str) -> str:
     """What the pool holds, in one line: '37 tokens in 3 of 16 blocks, 11 slots empty'."""
     geometry, filled = state.pools[pool], state.filled(pool)
+    cached = f", {len(found):,} more cached" if (found := state.cached(pool)) else ""
     if not filled:
-        return f"All {geometry.blocks:,} blocks of {geometry.block_size} slots are free"
+        return f"All {geometry.blocks:,} blocks of {geometry.block_size} slots are free{cached.replace('more ', '')}"
     stored = sum(filled.values())
     empty = len(filled) * geometry.block_size - stored
     held = f"{len(filled):,} of {geometry.blocks:,} blocks"
-    return f"{stored:,} tokens in {held}, {empty:,} slot{'s' * (empty != 1)} empty"
+    return f"{stored:,} tokens in {held}, {empty:,} slot{'s' * (empty != 1)} empty{cached}"
 
 
 def paged(state: State, pool: str) -> PoolGeometry:
@@ -128,11 +134,14 @@ class Grid:
 
     def parts(self, state: State, events: Sequence[Event], pool: str) -> tuple[str, ...]:
         """Cells, outlines of what was touched, arrows of copies."""
-        holders, filled = state.holders(pool), state.filled(pool)
+        holders, filled, cached = state.holders(pool), state.filled(pool), set(state.cached(pool))
         found: list[str] = []
         for block in range(self.blocks):
             owners = [state.requests[rid] for rid in holders.get(block, ())]
-            found += block_cell(self.shape, *self.at(block), block, owners, filled.get(block, 0))
+            if block in cached:
+                found.append(cached_cell(self.shape, *self.at(block), block))
+            else:
+                found += block_cell(self.shape, *self.at(block), block, owners, filled.get(block, 0))
         for block in sorted(touched(state, events, pool)):
             x, y = self.at(block)
             found.append(svg.rect(x - 1, y - 1, self.shape.width + 2, self.shape.height + 2, rx=5, class_="kv-touched"))
@@ -187,7 +196,12 @@ def grid_table(state: State, pool: str) -> tuple[tuple[str, ...], ...]:
         (who, f"{len(ids):,}", spans(ids), f"{sum(filled[block] for block in ids):,} of {len(ids) * size:,}")
         for who, ids in owned.items()
     ]
-    free = [block for block in range(state.pools[pool].blocks) if block not in holders]
+    cached = sorted(state.cached(pool))
+    if cached:
+        rows.append(
+            ("nobody, cached", f"{len(cached):,}", spans(cached), f"{len(cached) * size:,} of {len(cached) * size:,}")
+        )
+    free = [block for block in range(state.pools[pool].blocks) if block not in holders and block not in cached]
     return (("held by", "blocks", "ids", "filled slots"), *rows, ("nobody", f"{len(free):,}", spans(free) or "-", "-"))
 
 

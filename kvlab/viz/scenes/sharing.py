@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
 
 from kvlab.events import Event, RequestState, State
 from kvlab.viz import svg
@@ -12,14 +10,13 @@ from kvlab.viz.drawing import Drawing, Table
 from kvlab.viz.palette import colour, name
 from kvlab.viz.scenes.cells import CellShape, block_cell, name_plate
 from kvlab.viz.scenes.pool_grid import paged, spans, touched
+from kvlab.viz.scenes.runs import Run, runs
 
 WIDTH = 760.0
 _PLATE = 78.0
 _LEFT = 124.0
 _RIGHT = 92.0
 _CELL = 76.0
-_FOLD = 104.0
-_SHORT_FOLD = 78.0
 _BETWEEN = 58.0
 _TOP = 8.0
 
@@ -34,7 +31,7 @@ def sharing(state: State, events: Sequence[Event] = (), *, pool: str = "full") -
     size = paged(state, pool).block_size
     shape = CellShape.fit(_CELL, size)
     requests = sorted((r for r in state.running() if r.tables.get(pool)), key=lambda request: request.order)
-    roots = _runs(requests, 0, pool, state.filled(pool), size)
+    roots = runs(requests, 0, pool, state.filled(pool), size)
     order = [request for run in roots for request in run.leaves()]
     row = max(shape.height + 22, 64.0)
     for number, request in enumerate(order):
@@ -53,6 +50,7 @@ def sharing(state: State, events: Sequence[Event] = (), *, pool: str = "full") -
         *_threads(order, placed, row, shape),
         *(part for run in placed for part in _box(run, shape, state, pool)),
         *_marks(placed, shape, state, events, pool, size),
+        *_origins(placed, shape, state, pool),
     ]
     return Drawing(
         max(WIDTH, max((run.right for run in placed), default=0.0) + _RIGHT),
@@ -64,86 +62,7 @@ def sharing(state: State, events: Sequence[Event] = (), *, pool: str = "full") -
     )
 
 
-@dataclass
-class _Run:
-    """Consecutive table entries from logical index `first` that exactly `owners` hold."""
-
-    owners: list[RequestState]
-    first: int
-    blocks: list[int]
-    children: list[_Run] = field(default_factory=list)
-    rows: dict[int | str, float] = field(default_factory=dict)
-    x: float = 0.0
-    right: float = 0.0
-
-    @property
-    def y(self) -> float:
-        """Half way down the rows of its owners."""
-        return sum(self.rows.values()) / len(self.rows)
-
-    def leaves(self) -> Iterator[RequestState]:
-        """Owners in the order in which the branches lie."""
-        below = {request.rid for child in self.children for request in child.owners}
-        for child in self.children:
-            yield from child.leaves()
-        yield from (request for request in self.owners if request.rid not in below)
-
-    def settle(self, rid: int | str, y: float) -> None:
-        """Tell the run, and those behind it, the row of one request."""
-        if any(owner.rid == rid for owner in self.owners):
-            self.rows[rid] = y
-            for child in self.children:
-                child.settle(rid, y)
-
-    @property
-    def fold(self) -> int:
-        """How many of its blocks are folded away: all but the first and the last, if there are more than three."""
-        return len(self.blocks) - 2 if len(self.blocks) > 3 else 0
-
-    def width(self, shape: CellShape) -> float:
-        """Pixels it takes."""
-        if self.fold:
-            return 2 * shape.width + (_FOLD if len(self.owners) > 1 else _SHORT_FOLD)
-        return len(self.blocks) * (shape.width + 6) - 6
-
-    def gaps(self, shape: CellShape, y: float) -> list[tuple[svg.Point, svg.Point]]:
-        """The lines at `y` that join its cells."""
-        lefts = [x for _, x in self.cells(shape)]
-        return [((a + shape.width, y), (b, y)) for a, b in pairwise(lefts)]
-
-    def cells(self, shape: CellShape) -> list[tuple[int, float]]:
-        """(block, x) of the cells that are drawn."""
-        if self.fold:
-            return [(self.blocks[0], self.x), (self.blocks[-1], self.x + self.width(shape) - shape.width)]
-        return [(block, self.x + i * (shape.width + 6)) for i, block in enumerate(self.blocks)]
-
-
-def _runs(requests: Sequence[RequestState], index: int, pool: str, filled: dict[int, int], size: int) -> list[_Run]:
-    """The forest of runs of these requests from table entry `index` on."""
-    groups: dict[int, list[RequestState]] = {}
-    for request in requests:
-        table = request.tables[pool]
-        block = table[index] if index < len(table) else None
-        if block is not None:
-            groups.setdefault(block, []).append(request)
-    found = []
-    for owners in groups.values():
-        tables = [owner.tables[pool] for owner in owners]
-        blocks: list[int] = []
-        end = index
-        while all(end < len(table) for table in tables):
-            here = {table[end] for table in tables}
-            block = here.pop()
-            partial = block is not None and filled[block] < size and len(owners) > 1 and blocks
-            if here or block is None or partial:
-                break
-            blocks.append(block)
-            end += 1
-        found.append(_Run(owners, index, blocks, _runs(owners, end, pool, filled, size)))
-    return found
-
-
-def _columns(roots: Sequence[_Run], shape: CellShape) -> Iterator[_Run]:
+def _columns(roots: Sequence[Run], shape: CellShape) -> Iterator[Run]:
     """Give every run its x, a column for each depth of its tree; yields each tree from left to right."""
     for root in roots:
         x, level = _LEFT, [root]
@@ -163,7 +82,7 @@ def _plates(order: Sequence[RequestState], row: float) -> Iterator[str]:
         yield svg.text(0, y + 28, f"{request.tokens:,} tokens", class_="kv-quiet")
 
 
-def _threads(order: Sequence[RequestState], placed: Sequence[_Run], row: float, shape: CellShape) -> Iterator[str]:
+def _threads(order: Sequence[RequestState], placed: Sequence[Run], row: float, shape: CellShape) -> Iterator[str]:
     """The coloured thread that leads from each name through the runs of its request."""
     for number, request in enumerate(order):
         at, pieces = (_PLATE, _TOP + row * number + row / 2), []
@@ -176,7 +95,7 @@ def _threads(order: Sequence[RequestState], placed: Sequence[_Run], row: float, 
         )
 
 
-def _box(run: _Run, shape: CellShape, state: State, pool: str) -> Iterator[str]:
+def _box(run: Run, shape: CellShape, state: State, pool: str) -> Iterator[str]:
     """The cells of a run, and the words over its fold."""
     filled = state.filled(pool)
     y = run.y - shape.height / 2
@@ -191,7 +110,7 @@ def _box(run: _Run, shape: CellShape, state: State, pool: str) -> Iterator[str]:
 
 
 def _marks(
-    placed: Sequence[_Run], shape: CellShape, state: State, events: Sequence[Event], pool: str, size: int
+    placed: Sequence[Run], shape: CellShape, state: State, events: Sequence[Event], pool: str, size: int
 ) -> Iterator[str]:
     """Outlines of touched cells; an arrow for each copy of this frame."""
     hot = touched(state, events, pool)
@@ -205,7 +124,24 @@ def _marks(
             continue
         _, rid, _, index, source, target = move
         copied = state.requests[rid].tokens - written.get(rid, 0) - index * size
-        yield _copy_arrow(where[source], where[target], shape, f"copy {copied} tokens")
+        yield _copy_arrow(where[source], where[target], shape, f"copy {copied} token{'s' * (copied != 1)}")
+
+
+def _origins(placed: Sequence[Run], shape: CellShape, state: State, pool: str) -> Iterator[str]:
+    """Beside the block where a branch ends: whether an earlier copy made it, or was made from it."""
+    moving = {block for move in state.moved if move[0] == "copy" and move[2] == pool for block in move[4:]}
+    for run in placed:
+        block, x = run.cells(shape)[-1]
+        words = _origin(block, state, pool)
+        if words and not run.children and True:
+            yield svg.text(x + shape.width + 12, run.y + 4, words, class_="kv-quiet")
+
+
+def _origin(block: int, state: State, pool: str) -> str:
+    origin, held = state.origin.get(pool, {}), state.holders(pool)
+    if block in origin:
+        return f"copy of {origin[block]}"
+    return "the original" if any(source == block and copy in held for copy, source in origin.items()) else ""
 
 
 def _copy_arrow(source: svg.Point, target: svg.Point, shape: CellShape, words: str) -> str:
@@ -226,17 +162,20 @@ def _copy_arrow(source: svg.Point, target: svg.Point, shape: CellShape, words: s
     )
 
 
-def _table(placed: Sequence[_Run], state: State, pool: str, size: int) -> Table:
-    rows: list[tuple[str, ...]] = [("held by", "references", "logical blocks", "physical blocks", "last one filled")]
+def _table(placed: Sequence[Run], state: State, pool: str, size: int) -> Table:
+    """A row a run; where there were copies, what its last block is."""
     filled = state.filled(pool)
-    for run in placed:
-        rows.append(
-            (
-                ", ".join(name(owner.rid) for owner in run.owners),
-                str(len(run.owners)),
-                spans(range(run.first, run.first + len(run.blocks))),
-                spans(run.blocks),
-                f"{filled[run.blocks[-1]]} of {size}",
-            )
+    origins = [_origin(run.blocks[-1], state, pool) for run in placed]
+    rows = [
+        (
+            ", ".join(name(owner.rid) for owner in run.owners),
+            str(len(run.owners)),
+            spans(range(run.first, run.first + len(run.blocks))),
+            spans(run.blocks),
+            f"{filled[run.blocks[-1]]} of {size}",
+            origin or "-",
         )
-    return tuple(rows)
+        for run, origin in zip(placed, origins, strict=True)
+    ]
+    header = ("held by", "references", "logical blocks", "physical blocks", "last one filled", "last one is")
+    return tuple(row if any(origins) else row[:-1] for row in (header, *rows))

@@ -1,125 +1,211 @@
-"""Who ran when: a row a request, a column a frame."""
+"""Who ran when: a row a request, a column a step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 
+from kvlab.errors import InvalidInput
 from kvlab.events import Event, Replay
 from kvlab.viz import svg
-from kvlab.viz.captions import captions
 from kvlab.viz.drawing import Drawing
 from kvlab.viz.palette import colour, name
+from kvlab.viz.scenes import serving_bars as bars
 from kvlab.viz.scenes.cells import name_plate
 from kvlab.viz.scenes.legend import legend
-from kvlab.workload import RequestId
+from kvlab.viz.scenes.serving_rows import Cell, Row, Served, served
+from kvlab.viz.scenes.serving_words import caption, happened, headline, said
+from kvlab.viz.words import shown
 
-WIDTH = 720.0
-_LEFT = 64.0
-_PITCH = 30.0
-_BAR = 18.0
+WIDTH = 760.0
+_RIGHT = 22.0
+_TOP = 12.0
+_WIDEST = 36.0
+_THINNEST = 2.0
+_MOST = 64
+_LONGEST_NAME = 9
 
 
-def timeline(log: Iterable[Event], *, frame: int | None = None) -> Drawing:
-    """Every request of a log over its frames, up to `frame` (all of them by default).
+def timeline(log: Iterable[Event] | Replay, *, frame: int | None = None, places: bool = False) -> Drawing:
+    """Every request of a log over its steps, up to `frame` (all of them by default).
 
-    A prefill is a full bar, decode a bar half as high, time on the host is hatched, and from a preemption to the next
-    admission there is a dotted line: the row vanishes and comes back.
+    A prefill is a tall bar with its number of tokens (the part found in the cache pale, tokens that had been computed
+    before hatched), a decode a low one, several tokens at once a stack, waiting a thin line. From a preemption to the
+    next admission the row is gone. `places` hatches the place that a finished request leaves in a static batch.
+    Raises `InvalidInput` for a frame that the log lacks, or more than 64 requests.
     """
-    replay = Replay(log)
-    return _drawn(_spans(replay), len(replay), len(replay) - 1 if frame is None else frame)
+    return _drawn(_read(log, places), frame)
 
 
-def timeline_frames(log: Iterable[Event]) -> list[tuple[Drawing, str]]:
-    """The picture growing frame by frame, with captions: for `Player.from_drawings`."""
-    replay = Replay(log)
-    rows = _spans(replay)
-    return [(_drawn(rows, len(replay), frame), said) for frame, said in enumerate(captions(replay))]
+def timeline_frames(log: Iterable[Event] | Replay, *, places: bool = False) -> list[tuple[Drawing, str]]:
+    """The picture growing step by step, with captions: for `Player.from_drawings`."""
+    read = _read(log, places)
+    return [(_drawn(read, frame), caption(read, frame)) for frame in range(read.frames)]
 
 
-@dataclass
-class _Row:
-    """What a request did in each frame: prefill, decode, idle, host, out (preempted) or '' (not there)."""
-
-    rid: RequestId
-    order: int
-    did: list[str] = field(default_factory=list)
-
-
-def _spans(replay: Replay) -> list[_Row]:
-    rows: dict[RequestId, _Row] = {}
-    for frame, state in enumerate(replay.states()):
-        events = replay.events(frame)
-        written = {rid: count for kind, *rest in events if kind == "step" for rid, count in rest[0]}
-        for request in state.requests.values():
-            row = rows.setdefault(request.rid, _Row(request.rid, request.order))
-            row.did += [""] * (frame - len(row.did))
-            if request.status == "running":
-                count = written.get(request.rid, 0)
-                row.did.append("prefill" if count > 1 else "decode" if count == 1 else "idle")
-            else:
-                row.did.append({"swapped": "host", "preempted": "out"}.get(request.status, ""))
-    return sorted(rows.values(), key=lambda row: row.order)
+def _read(log: Iterable[Event] | Replay, places: bool) -> Served:
+    read = served(log)
+    if len(read.rows) > _MOST:
+        raise InvalidInput(f"the log has {len(read.rows):,} requests; a timeline has rows for {_MOST}: log fewer")
+    if places:
+        read.keep_places()
+    return read
 
 
-def _drawn(rows: Sequence[_Row], frames: int, upto: int) -> Drawing:
-    column = (WIDTH - _LEFT) / max(1, frames - 1)
-    parts: list[str] = []
-    table: list[tuple[str, ...]] = [("request", "frames")]
-    height = len(rows) * _PITCH + 4
-    for number, row in enumerate(rows):
-        y, tint, label = number * _PITCH + 4, colour(row.order), name(row.rid)
-        parts.append(name_plate(0, y - 2, _LEFT - 14, 22, label, tint))
-        words, at = [], 0
-        for did, run in groupby(row.did[: upto + 1]):
-            length = len(list(run))
-            x, width = _LEFT + (at - 1) * column, length * column
-            if did:
-                last = f"{at}" if length == 1 else f"{at}-{at + length - 1}"
-                words.append(f"{_WORDS[did]} {last}")
-                tip = f"{label}: {_WORDS[did]}, frames {last}"
-                parts.append(_bar(did, x, y, width, tint, {"data_request": label, "data_tip": tip}))
-            at += length
-        table.append((label, "; ".join(words) or "-"))
-    every = max(1, -(-(frames - 1) // 12))
-    marks = [(frame, _LEFT + (frame - 0.5) * column) for frame in range(1, frames, every)]
-    parts += [svg.text(x, height + 12, str(frame), class_="kv-quiet kv-middle") for frame, x in marks]
-    now = _LEFT + upto * column
-    parts.append(svg.path(svg.lines([((now, 0), (now, height - 4))]), class_="kv-rule"))
-    seen = [did for did in _WORDS if any(did in row.did for row in rows)]
-    swatches = [(_bar(did, 0, -3, 16, colour(0), {}), _WORDS[did]) for did in seen]
-    key, key_height = legend(0, height + 24, WIDTH, swatches)
-    running = sum(len(row.did) > upto and row.did[upto] in ("prefill", "decode", "idle") for row in rows)
+@dataclass(frozen=True)
+class _Place:
+    """Where rows and columns lie."""
+
+    left: float
+    column: float
+    pitch: float
+    rows: int
+
+    @classmethod
+    def of(cls, read: Served) -> _Place:
+        longest = max((len(_label(row)) for row in read.rows), default=0)
+        left = max(44.0, longest * 7.2 + 14) + 12
+        column = min(_WIDEST, (WIDTH - left - _RIGHT) / max(1, read.steps))
+        pitch = 32.0 if len(read.rows) <= 12 else max(bars.HEIGHT + 5, 400.0 / len(read.rows))
+        return cls(left, column, pitch, len(read.rows))
+
+    def x(self, step: float) -> float:
+        """The left edge of a step's column."""
+        return self.left + step * self.column
+
+    def y(self, row: int) -> float:
+        """The top of a row's bars."""
+        return _TOP + row * self.pitch
+
+    @property
+    def bottom(self) -> float:
+        """Of all rows."""
+        return _TOP + self.rows * self.pitch
+
+
+def _label(row: Row) -> str:
+    return shown(name(row.rid), _LONGEST_NAME)
+
+
+def _drawn(read: Served, frame: int | None) -> Drawing:
+    upto = read.frames - 1 if frame is None else frame
+    if not 0 <= upto < read.frames:
+        raise InvalidInput(f"the log has frames 0 to {read.frames - 1}, not {frame}")
+    place = _Place.of(read)
+    parts = [*_rulers(place, read.steps), *_plates(place, read.rows)]
+    if not read.rows:
+        parts.append(svg.text(0, 14, "No request has come.", class_="kv-quiet"))
+    if place.column >= _THINNEST:
+        for step in range(min(upto, read.steps)):
+            parts += _column(place, read, step)
+    else:
+        parts += [part for number, row in enumerate(read.rows) for part in _runs(place, number, row, upto)]
+    parts += [part for number, row in enumerate(read.rows) for part in _moments(place, number, row, upto)]
+    now = place.x(min(upto, read.steps))
+    if upto < read.frames - 1:
+        parts.append(svg.path(svg.lines([((now, 0), (now, place.bottom))]), class_="kv-fits"))
+    seen = {cell.did for row in read.rows for cell in row.cells} | {
+        "cached" for row in read.rows for cell in row.cells if cell.cached
+    }
+    marks = {moment.what for row in read.rows for moment in row.moments}
+    key, key_height = legend(0, place.bottom + 26, WIDTH, [*bars.swatches(seen), *bars.mark_swatches(marks)])
     return Drawing(
         WIDTH,
-        height + 24 + key_height,
+        place.bottom + 26 + key_height,
         (*parts, *key),
-        f"{running} of {len(rows)} requests in memory after frame {upto}",
-        "One row a request, one column a frame.",
-        tuple(table),
+        headline(read, upto),
+        "One row a request, one column a step.",
+        (("request", "prompt", "what it did, by step"), *(_told(row, upto) for row in read.rows)),
     )
 
 
-_WORDS = {
-    "prefill": "prefill",
-    "decode": "decode",
-    "idle": "waits in memory",
-    "host": "on the host",
-    "out": "preempted",
-}
+def _told(row: Row, upto: int) -> tuple[str, str, str]:
+    known = any(cell.did for cell in row.cells[:upto]) or any(moment.frame <= upto for moment in row.moments)
+    return shown(name(row.rid), 40), f"{row.prompt:,}" if known else "-", happened(row, upto)
 
 
-def _bar(did: str, x: float, y: float, width: float, tint: str, marks: dict[str, str]) -> str:
-    middle = y + _BAR / 2
-    if did == "prefill":
-        return svg.rect(x, y, width, _BAR, fill=tint, **marks)
-    if did == "decode":
-        return svg.rect(x, middle - 4.5, width, 9, fill=tint, **marks)
-    if did == "idle":
-        return svg.rect(x, middle - 4.5, width, 9, fill=tint, class_="kv-tint", **marks)
-    if did == "host":
-        ground = svg.rect(x, y + 2, width, _BAR - 4, class_="kv-waste")
-        lines = svg.path(svg.hatch(x, y + 2, width, _BAR - 4, "/", 6), class_="kv-arrow", stroke=tint)
-        return svg.tag("g", ground, lines, **marks)
-    return svg.path(svg.lines([((x, middle), (x + width, middle))]), class_="kv-dots", stroke=tint, **marks)
+def _rulers(place: _Place, steps: int) -> Iterator[str]:
+    """Step numbers below, a faint line at each."""
+    every = next(each for each in (1, 2, 5, 10, 20, 50, 100, 10**9) if each * place.column >= 34 or each > steps)
+    numbers = [step for step in range(1, steps + 1) if step == 1 or step % every == 0]
+    ticks = [((place.x(step - 0.5), place.bottom - 4), (place.x(step - 0.5), place.bottom)) for step in numbers]
+    if steps:
+        yield svg.path(svg.lines([((place.left, place.bottom - 4), (place.x(steps), place.bottom - 4)), *ticks]),
+                       class_="kv-rule")  # fmt: skip
+        yield svg.text(0, place.bottom + 12, "step", class_="kv-quiet")
+    for step in numbers:
+        yield svg.text(place.x(step - 0.5), place.bottom + 12, f"{step:,}", class_="kv-quiet kv-middle")
+
+
+def _plates(place: _Place, rows: Sequence[Row]) -> Iterator[str]:
+    for number, row in enumerate(rows):
+        label, height = _label(row), min(22.0, place.pitch - 4)
+        plate = name_plate(0, place.y(number) + bars.HEIGHT - height, place.left - 12, height, label, colour(row.order))
+        yield svg.tag("g", plate, data_request=name(row.rid), data_tip=f"{label}: a prompt of {row.prompt:,} tokens")
+
+
+def _column(place: _Place, read: Served, step: int) -> Iterator[str]:
+    """The cells of one step, each with its number where there is room for it."""
+    gap = 1.0 if place.column >= 4 else 0.0
+    for number, row in enumerate(read.rows):
+        cell = row.cells[step]
+        if not cell.did:
+            continue
+        joined = step + 1 < len(row.cells) and row.cells[step + 1].did == cell.did and cell.did in bars.JOINED
+        box = (place.x(step), place.y(number), place.column - (0 if joined else gap))
+        tip = f"{_label(row)}, step {step + 1:,}: {said([cell])}"
+        drawn = bars.bar(cell, *box, colour(row.order))
+        yield svg.tag("g", drawn, data_request=name(row.rid), data_tip=tip)
+        if cell.did in ("prefill", "again"):
+            yield from _number(place, row, step, place.y(number), cell)
+
+
+def _runs(place: _Place, number: int, row: Row, upto: int) -> Iterator[str]:
+    """A row whose columns are too thin to tell apart: one bar for consecutive steps that are alike."""
+    at = 0
+    for did, run in groupby(row.cells[:upto], key=lambda cell: cell.did):
+        cells = list(run)
+        last, x = at + len(cells), place.x(at)
+        if did:
+            tip = f"{_label(row)}, steps {at + 1:,}-{last:,}: {said(cells)}"
+            drawn = bars.bar(bars.merged(cells), x, place.y(number), place.x(last) - x, colour(row.order))
+            yield svg.tag("g", drawn, data_request=name(row.rid), data_tip=tip)
+        at = last
+
+
+def _number(place: _Place, row: Row, step: int, y: float, cell: Cell) -> Iterator[str]:
+    """Tokens in the bar; else, once for consecutive prefills, after the last of them, over the low bars there."""
+    words = f"{cell.tokens:,}"
+    share = bars.cached_share(cell)
+    room = place.column * (1 - share) - 3
+    if len(words) * 6.6 <= room:
+        middle = place.x(step) + place.column * (1 + share) / 2
+        yield bars.inside(words, middle, y, colour(row.order), hatched=cell.did == "again")
+        return
+    following = row.cells[step + 1].did if step + 1 < len(row.cells) else ""
+    if following in ("prefill", "again"):
+        return
+    run = 0
+    for did, _, _, _ in reversed(row.cells[: step + 1]):
+        if did not in ("prefill", "again"):
+            break
+        run += 1
+    total = sum(each.tokens for each in row.cells[step + 1 - run : step + 1])
+    words = f"{total:,}"
+    after = row.cells[step + 1 : step + 1 + int(len(words) * 5.6 / place.column) + 1]
+    if after and all(each.did in ("decode", "idle") for each in after):
+        yield svg.text(place.x(step + 1) + 1, y + 7.5, words, class_="kv-tiny")
+
+
+def _moments(place: _Place, number: int, row: Row, upto: int) -> Iterator[str]:
+    """Marks between the columns; how long a row was away."""
+    y = place.y(number)
+    for moment in row.moments:
+        if moment.frame <= upto:
+            yield from bars.mark(moment, place.x(moment.step), y, WIDTH)
+    at = 0
+    for did, cells in groupby(row.cells[: min(upto, len(row.cells))], key=lambda cell: cell.did):
+        length = len(list(cells))
+        yield from bars.run_label(did, place.x(at), y, length * place.column)
+        at += length

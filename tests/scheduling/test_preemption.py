@@ -1,0 +1,286 @@
+"""A pool that runs dry: who goes, how, and who comes back."""
+
+import pytest
+from support.cases import GLOBAL
+from support.scheduled import Spy, add, over_blocks, preempted, ran, rids, step
+
+from kvlab.errors import OutOfMemory
+from kvlab.events import EventLog, Replay
+from kvlab.policies.base import Extension
+from kvlab.policies.paged import Paged
+from kvlab.scheduling.scheduler import Scheduler
+from kvlab.scheduling.sequence import Status
+from kvlab.workload import Request, RequestId
+
+
+def test_the_latest_goes_whole_and_is_computed_again_from_its_first_token() -> None:
+    scheduler = over_blocks(6)
+    a, b, c = (add(scheduler, rid, 7) for rid in "abc")
+    assert ran(step(scheduler)) == {"a": 7, "b": 7, "c": 7}
+    assert ran(step(scheduler)) == {"a": 1, "b": 1, "c": 1}
+    plan = step(scheduler)
+    assert preempted(plan) == [("c", "recompute")]
+    assert ran(plan) == {"a": 1, "b": 1}
+    assert (c.computed, c.known_tokens) == (0, 9)
+    assert rids(scheduler.waiting) == ["c"]
+    scheduler.finish("a")
+    plan = step(scheduler)
+    assert ran(plan) == {"b": 1, "c": 9}
+    assert plan.admitted == [(c, 0)]
+    assert (a.computed, b.computed, c.computed) == (0, 10, 9)
+
+
+def test_a_preempted_request_comes_back_before_those_that_came_later() -> None:
+    scheduler = over_blocks(6)
+    for rid in "abc":
+        add(scheduler, rid, 7)
+    step(scheduler)
+    add(scheduler, "d", 1)
+    step(scheduler)
+    assert preempted(step(scheduler)) == [("c", "recompute")]
+    assert rids(scheduler.waiting) == ["c", "d"]
+    assert list(ran(step(scheduler))) == ["a", "b"], "d would fit, but it is not its turn"
+
+
+def test_a_step_that_preempted_admits_nobody() -> None:
+    scheduler = over_blocks(6)
+    for rid in "ab":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    add(scheduler, "c", 7)
+    step(scheduler)
+    assert rids(scheduler.running) == ["a", "b"]
+    for _ in range(3):
+        step(scheduler)
+    add(scheduler, "small", 1)
+    plan = step(scheduler)
+    assert preempted(plan) == [("b", "recompute")]
+    assert not plan.admitted
+    assert list(ran(step(scheduler))) == ["a"]
+
+
+def test_one_that_finds_no_room_and_is_the_latest_preempts_itself() -> None:
+    scheduler = over_blocks(4)
+    add(scheduler, "a", 6)
+    add(scheduler, "b", 8)
+    step(scheduler)
+    plan = step(scheduler)
+    assert preempted(plan) == [("b", "recompute")]
+    assert ran(plan) == {"a": 1}
+
+
+def test_swapping_moves_the_kv_and_nothing_is_computed_again() -> None:
+    scheduler = over_blocks(6, host=6, preemption="swap")
+    _, _, c = (add(scheduler, rid, 7) for rid in "abc")
+    step(scheduler)
+    step(scheduler)
+    plan = step(scheduler)
+    assert preempted(plan) == [("c", "swap")]
+    assert (c.computed, c.known_tokens) == (8, 9)
+    assert rids(scheduler.swapped) == ["c"]
+    scheduler.finish("a")
+    plan = step(scheduler)
+    assert plan.swapped_in == [c]
+    assert not plan.admitted
+    assert ran(plan) == {"b": 1, "c": 1}
+    assert {move.why for move in scheduler.policy.drain_moves()} == {"swap out", "swap in"}
+
+
+def test_where_the_host_is_full_the_next_is_recomputed() -> None:
+    scheduler = over_blocks(8, host=2, preemption="swap")
+    for rid in "abcd":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    plan = step(scheduler)
+    assert preempted(plan) == [("d", "swap"), ("c", "recompute")]
+    assert (rids(scheduler.swapped), rids(scheduler.waiting)) == (["d"], ["c"])
+
+
+def test_one_swapped_back_in_that_has_no_room_to_grow_stays_and_runs_when_there_is() -> None:
+    scheduler = over_blocks(6, host=6, preemption="swap")
+    add(scheduler, "a", 13, 3)
+    add(scheduler, "b", 8)
+    step(scheduler)
+    assert preempted(step(scheduler)) == [("b", "swap")]
+    plan = step(scheduler)
+    assert [request.rid for request in plan.swapped_in] == ["b"]
+    assert ran(plan) == {"a": 1}
+    assert rids(scheduler.running) == ["a", "b"]
+    scheduler.finish("a")
+    assert ran(step(scheduler)) == {"b": 1}
+
+
+def test_no_call_of_the_policy_is_made_within_a_quiet_run() -> None:
+    scheduler = over_blocks(8, size=16)
+    policy = scheduler.policy
+    assert isinstance(policy, Spy)
+    request = add(scheduler, "a", 10, 40)
+    step(scheduler)
+    policy.calls.clear()
+    for expected in range(11, 17):
+        step(scheduler)
+        assert request.computed == expected
+    assert policy.calls == {}
+    assert policy._holding("a").committed == 10
+    step(scheduler)
+    assert policy.calls == {"commit": 2, "extend": 1}, "the run is told, then the new block is asked for"
+    assert policy._holding("a").committed == 17
+
+
+def test_the_chunk_of_a_prompt_that_ends_in_a_block_may_be_quiet_too() -> None:
+    scheduler = over_blocks(8, size=16, token_budget=8)
+    policy = scheduler.policy
+    assert isinstance(policy, Spy)
+    add(scheduler, "a", 16)
+    assert [ran(step(scheduler)) for _ in range(2)] == [{"a": 8}, {"a": 8}]
+    assert policy.calls == {"admit": 1, "extend": 1, "commit": 1}
+
+
+def test_accepted_drafts_stay_and_the_others_are_rolled_back() -> None:
+    scheduler = over_blocks(8)
+    request = add(scheduler, "a", 3, 20)
+    step(scheduler)
+    assert ran(step(scheduler, {"a": 4}, right=2)) == {"a": 5}
+    assert (request.computed, request.known_tokens) == (6, 7)
+    assert len(scheduler.policy.layout("a")[0].blocks) == 2
+    assert ran(step(scheduler, {"a": 4}, right=0)) == {"a": 5}
+    assert (request.computed, request.known_tokens) == (7, 8)
+    assert len(scheduler.policy.layout("a")[0].blocks) == 2, "the block that only drafts needed is given back"
+
+
+def test_drafts_go_before_anybody_is_preempted() -> None:
+    scheduler = over_blocks(4)
+    for rid in "ab":
+        add(scheduler, rid, 7)
+    step(scheduler)
+    plan = step(scheduler, {"a": 3, "b": 3}, right=3)
+    assert ran(plan) == {"a": 1, "b": 1}
+    assert not plan.preempted
+
+
+def test_drafts_beyond_a_reservation_are_not_granted() -> None:
+    from kvlab.policies.contiguous import ContiguousOracle
+
+    scheduler = Scheduler(ContiguousOracle((GLOBAL,), 64, max_model_tokens=64), token_budget=32, max_running=4)
+    add(scheduler, "a", 4, 4)
+    step(scheduler)
+    assert ran(step(scheduler, {"a": 5}, right=5)) == {"a": 1}
+
+
+def test_held_sequences_run_again_only_when_resumed() -> None:
+    scheduler = over_blocks(8)
+    for rid in "ab":
+        add(scheduler, rid, 3)
+    step(scheduler)
+    scheduler.hold("a")
+    assert ran(step(scheduler)) == {"b": 1}
+    add(scheduler, "c", 2)
+    scheduler.hold("c")
+    assert ran(step(scheduler)) == {"b": 1}
+    scheduler.resume("a")
+    scheduler.resume("c")
+    assert ran(step(scheduler)) == {"a": 1, "b": 1, "c": 2}
+
+
+def test_held_sequences_go_first_the_latest_of_them_before_the_others() -> None:
+    scheduler = over_blocks(6)
+    for rid in "abc":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    scheduler.hold("a")
+    scheduler.hold("b")
+    plan = step(scheduler)
+    assert preempted(plan) == [("b", "recompute")]
+    assert ran(plan) == {"c": 1}
+    assert rids(scheduler.running) == ["a", "c"]
+
+
+@pytest.mark.parametrize("host", [0, 8])
+def test_held_sequences_make_way_where_they_keep_everybody_out(host: int) -> None:
+    scheduler = over_blocks(6, host=host, preemption="swap" if host else "recompute")
+    for rid in "abc":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    for rid in "abc":
+        scheduler.hold(rid)
+    add(scheduler, "d", 11)
+    plan = step(scheduler)
+    assert [rid for rid, _ in preempted(plan)] == ["c", "b"]
+    assert ran(plan) == {"d": 11}
+    assert rids(scheduler.running) == ["a", "d"]
+
+
+def test_nobody_makes_way_where_nobody_wants_to_run() -> None:
+    scheduler = over_blocks(4)
+    for rid in "ab":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    for rid in "ab":
+        scheduler.hold(rid)
+    plan = step(scheduler)
+    assert not plan.preempted
+    assert not plan.granted
+    add(scheduler, "huge", 90)
+    plan = step(scheduler)
+    assert [refusal.request.rid for refusal in plan.refused] == ["huge"]
+    assert not plan.preempted
+
+
+def test_one_swapped_in_where_held_sequences_leave_no_room_to_grow_runs_when_one_of_them_has_gone() -> None:
+    scheduler = over_blocks(4, host=4, preemption="swap")
+    for rid in "ab":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    assert preempted(step(scheduler)) == [("b", "swap")]
+    scheduler.finish("a")
+    request = add(scheduler, "c", 7)
+    scheduler.hold("b")
+    step(scheduler)
+    scheduler.hold("c")
+    scheduler.resume("b")
+    assert rids(scheduler.swapped) == ["b"]
+    plan = step(scheduler)
+    assert [each.rid for each in plan.swapped_in] == ["b"]
+    assert preempted(plan) == [("c", "swap")]
+    assert ran(plan) == {"b": 1}
+    assert request.computed == 7
+
+
+class Promising(Paged):
+    """Says that there is room, and then there is none."""
+
+    rooms = 0
+
+    def extend(self, rid: RequestId, count: int) -> Extension:
+        if self.rooms == 0:
+            raise OutOfMemory("the room was promised to somebody else")
+        self.rooms -= 1
+        return super().extend(rid, count)
+
+
+def test_one_admitted_into_room_that_is_not_there_leaves_as_it_came() -> None:
+    log = EventLog()
+    policy = Promising((GLOBAL,), 64, block_size=4, log=log)
+    scheduler = Scheduler(policy, token_budget=16, max_running=4, log=log)
+    policy.rooms = 1
+    for rid in "ab":
+        add(scheduler, rid, 4)
+    plan = step(scheduler)
+    assert ran(plan) == {"a": 4}
+    assert [request.rid for request, _ in plan.admitted] == ["a"]
+    assert rids(scheduler.waiting) == ["b"]
+    assert policy.admitted() == [plan.granted[0].request]
+    assert Replay(log).state(-1).requests["b"].tokens == 0
+    policy.rooms = 2
+    assert ran(step(scheduler)) == {"a": 1, "b": 4}
+
+
+def test_the_statuses_are_those_of_the_places() -> None:
+    scheduler = over_blocks(4, host=4, preemption="swap")
+    for rid in "abc":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    step(scheduler)
+    found = {each.request.rid: each.status for each in [*scheduler.running, *scheduler.swapped, *scheduler.waiting]}
+    assert found == {"a": Status.RUNNING, "b": Status.SWAPPED, "c": Status.WAITING}
+    assert repr(scheduler.running[0]) == f"Sequence({Request('a', 8, 8)!r}, running)".replace("0 of 8", "9 of 10")
