@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, Literal
@@ -173,6 +173,11 @@ class Engine:
     def unfinished(self) -> int:
         """Requests that are being served or wait."""
         return len(self._loop.jobs)
+
+    @property
+    def served(self) -> Collection[RequestId]:
+        """Their ids."""
+        return self._loop.jobs.keys()
 
     def result(self, rid: RequestId) -> Result:
         """The answer of a finished request, which the engine then forgets. Raises `UnknownRequest`."""

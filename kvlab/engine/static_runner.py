@@ -52,7 +52,7 @@ class StaticRunner:
         )
         self._graph = device.compile(self.compute)
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def run(self, batch: Batch) -> Tensor:
         """Logits of the batch's `rows` and padding after them, `[bucket, vocab]`; its KV is written.
 
@@ -100,7 +100,7 @@ class StaticRunner:
         """How many graphs `warm` makes of the step; the moves and the choice of tokens add a few small ones."""
         return len(self.shapes.reachable())
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def warm(self) -> None:
         """Run every reachable shape once, moves and the choice of tokens too, over padding: no live slot changes."""
         pad = Batch(
@@ -119,7 +119,10 @@ class StaticRunner:
             for shape in self.shapes.reachable():
                 self._run(pad, Part(shape, [0]))
             for rows in self.shapes.rows.reachable():
-                greedy_on_device(self._logits.narrow(0, 0, rows), 0)
+                logits = self._logits.narrow(0, 0, rows)
+                greedy_on_device(logits, 0)
+                logits.float().cpu()  # sampling, and after it a beam search
+                logits.cpu()
             self.cache.warm()
         self.device.synchronize()
         self.read = Bytes(0, 0, 0)

@@ -282,6 +282,8 @@ class Scheduler:
                 sequence.limit = stop
         else:
             request.computed = stop
+            if stop >= sequence.limit:  # the run is used up: a block that it filled can be found by others from now on
+                self._settle(sequence)
         self._step_tokens.append((request.rid, tokens))
 
     def end_step(self) -> None:

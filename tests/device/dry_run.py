@@ -45,10 +45,16 @@ def guard_for_hpu() -> Iterator[None]:
         guards[HPU_ENTRY] = before
 
 
+class _NoCard(FakeTensorMode):
+    """The stand-in says that a card is there; torch would put tensors of one known value on it."""
+
+    avoid_device_init = True  # type: ignore[assignment]
+
+
 @contextmanager
 def fake_hpu() -> Iterator[FakeTensorMode]:
     """Fake tensors, on `hpu:0` too. A stand-in `torch.hpu` must be installed. Real CPU tensors may come in."""
-    with guard_for_hpu(), FakeTensorMode(allow_non_fake_inputs=True) as mode:
+    with guard_for_hpu(), _NoCard(allow_non_fake_inputs=True) as mode:
         yield mode
 
 
@@ -86,7 +92,7 @@ class Watched(TorchDispatchMode):
     written through a view of a part. `met` are the operators of the card with their shapes and numbers: what a device
     that compiles each of these once has compiled."""
 
-    COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+    COPIES = (torch.ops.aten._to_copy, torch.ops.aten.copy_, torch.ops.aten.to)
 
     def __init__(self) -> None:
         super().__init__()
@@ -99,7 +105,7 @@ class Watched(TorchDispatchMode):
         tensors = [value for value in [*leaves, *tree_leaves(result)] if isinstance(value, Tensor)]
         places = {tensor.device.type for tensor in tensors}
         if HPU.type in places:
-            if "cpu" in places and func not in self.COPIES:
+            if "cpu" in places and func.overloadpacket not in self.COPIES:
                 raise NotForGaudi(f"{func} mixes tensors of the card and of the CPU")
             for written in _written(func, args, kwargs):
                 if written._base is not None and not _covers(written, written._base):

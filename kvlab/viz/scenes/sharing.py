@@ -133,7 +133,7 @@ def _origins(placed: Sequence[Run], shape: CellShape, state: State, pool: str) -
     for run in placed:
         block, x = run.cells(shape)[-1]
         words = _origin(block, state, pool)
-        if words and not run.children and True:
+        if words and not run.children and block not in moving:
             yield svg.text(x + shape.width + 12, run.y + 4, words, class_="kv-quiet")
 
 
