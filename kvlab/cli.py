@@ -276,6 +276,9 @@ def bench_attention(
 ) -> None:
     """Time attention over scattered blocks and over contiguous KV, one route beside the other.
 
+    What is timed is one layer's call inside a step. Checks and plans that the layers share are shown beside it, as the
+    time that the first layer's call takes on top.
+
     Context 1,024, 8 KV heads of 128. Takes minutes and 4 GB of memory; --quick, seconds.
 
     Example: kvlab bench attention --quick

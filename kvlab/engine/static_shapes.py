@@ -71,7 +71,7 @@ class Shapes:
             _from(rounding.requests, max_running),
             _from(rounding.chunk, min(token_budget, context_tokens)),
             _from(rounding.context, context_tokens),
-            1 + drafts,
+            min(1 + drafts, context_tokens),
         )
 
     def parts(self, starts: Sequence[int], lengths: Sequence[int]) -> list[Part]:
@@ -97,7 +97,6 @@ class Shapes:
         found = [
             Shape(requests, queries, context)
             for queries in sorted({1, self.short})
-            if queries <= self.context.limit
             for requests in self.requests.reachable()
             for context in self.context.reachable(min(2, queries))
         ]

@@ -1,4 +1,4 @@
-"""The engine beside `generate` of transformers: the same tokens, on random models of each family and the embedded one."""
+"""The engine beside `generate` of transformers: the same tokens, on random models and the embedded one."""
 
 import pytest
 import torch

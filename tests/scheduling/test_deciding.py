@@ -103,14 +103,22 @@ def test_a_static_batch_takes_nobody_in_until_the_last_has_finished() -> None:
     assert list(ran(step(scheduler))) == ["c", "d"]
 
 
-def test_drafts_count_within_the_budget_and_only_where_one_token_is_pending() -> None:
-    scheduler = over_blocks(40, token_budget=8)
-    add(scheduler, "a", 3)
-    add(scheduler, "b", 12)
-    assert ran(step(scheduler, {"a": 3, "b": 3})) == {"a": 3, "b": 5}
-    assert ran(step(scheduler, {"a": 3, "b": 3})) == {"a": 4, "b": 4}
+def test_drafts_count_within_the_budget() -> None:
+    scheduler = over_blocks(40, token_budget=6, max_running=3)
+    for rid in "abc":
+        add(scheduler, rid, 2)
     step(scheduler)
-    assert ran(step(scheduler, {"a": 5, "b": 5})) == {"a": 6, "b": 2}
+    assert ran(step(scheduler, {"a": 2, "b": 1})) == {"a": 3, "b": 2, "c": 1}
+    assert ran(step(scheduler, {"a": 3, "b": 5})) == {"a": 4, "b": 2}
+    assert [sequence.request.rid for sequence, _ in scheduler.decide({"a": 9}).running] == ["a"]
+
+
+def test_drafts_come_only_where_one_token_is_pending() -> None:
+    scheduler = over_blocks(40, token_budget=8)
+    add(scheduler, "a", 10)
+    assert ran(step(scheduler, {"a": 3})) == {"a": 8}
+    assert ran(step(scheduler, {"a": 3})) == {"a": 2}
+    assert ran(step(scheduler, {"a": 3})) == {"a": 4}
 
 
 @pytest.mark.parametrize(

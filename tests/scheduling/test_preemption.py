@@ -7,7 +7,9 @@ from support.scheduled import Spy, add, over_blocks, preempted, ran, rids, step
 from kvlab.errors import OutOfMemory
 from kvlab.events import EventLog, Replay
 from kvlab.policies.base import Extension
+from kvlab.policies.contiguous import ContiguousOracle
 from kvlab.policies.paged import Paged
+from kvlab.policies.prefix import PagedPrefix
 from kvlab.scheduling.scheduler import Scheduler
 from kvlab.scheduling.sequence import Status
 from kvlab.workload import Request, RequestId
@@ -117,23 +119,42 @@ def test_no_call_of_the_policy_is_made_within_a_quiet_run() -> None:
     request = add(scheduler, "a", 10, 40)
     step(scheduler)
     policy.calls.clear()
-    for expected in range(11, 17):
+    for expected in range(11, 16):
         step(scheduler)
         assert request.computed == expected
     assert policy.calls == {}
     assert policy._holding("a").committed == 10
     step(scheduler)
-    assert policy.calls == {"commit": 2, "extend": 1}, "the run is told, then the new block is asked for"
+    assert policy.calls == {"commit": 1}, "the run ends with its block, and is told"
+    assert policy._holding("a").committed == 16
+    step(scheduler)
+    assert policy.calls == {"commit": 2, "extend": 1}
     assert policy._holding("a").committed == 17
 
 
-def test_the_chunk_of_a_prompt_that_ends_in_a_block_may_be_quiet_too() -> None:
+def test_a_chunk_of_a_prompt_may_be_quiet_too() -> None:
     scheduler = over_blocks(8, size=16, token_budget=8)
     policy = scheduler.policy
     assert isinstance(policy, Spy)
-    add(scheduler, "a", 16)
-    assert [ran(step(scheduler)) for _ in range(2)] == [{"a": 8}, {"a": 8}]
+    request = add(scheduler, "a", 15)
+    assert [ran(step(scheduler)) for _ in range(2)] == [{"a": 8}, {"a": 7}]
+    assert request.computed == 15
     assert policy.calls == {"admit": 1, "extend": 1, "commit": 1}
+
+
+def test_what_a_quiet_run_has_filled_is_found_in_the_cache_at_once() -> None:
+    policy = PagedPrefix((GLOBAL,), 64, block_size=4)
+    scheduler = Scheduler(policy, token_budget=32, max_running=4)
+    parent = add(scheduler, "a", 5)
+    for _ in range(4):
+        step(scheduler)
+    assert parent.computed == 8
+    child = parent.fork("b")
+    assert policy.peek(child) == 8
+    scheduler.fork("a", child, share=False)
+    plan = step(scheduler)
+    assert plan.admitted == [(child, 8)]
+    assert ran(plan) == {"a": 1, "b": 1}
 
 
 def test_accepted_drafts_stay_and_the_others_are_rolled_back() -> None:
@@ -159,8 +180,6 @@ def test_drafts_go_before_anybody_is_preempted() -> None:
 
 
 def test_drafts_beyond_a_reservation_are_not_granted() -> None:
-    from kvlab.policies.contiguous import ContiguousOracle
-
     scheduler = Scheduler(ContiguousOracle((GLOBAL,), 64, max_model_tokens=64), token_budget=32, max_running=4)
     add(scheduler, "a", 4, 4)
     step(scheduler)

@@ -121,7 +121,9 @@ class Full(Paged):
 
 def test_a_step_that_gets_nowhere_is_an_error_and_no_hang() -> None:
     stuck = Scheduler(Full((GLOBAL,), 64))
-    with pytest.raises(InvariantViolation, match=r"step 1 computed nothing for 2 sequences: 0 are in memory, .* 2 wait"):
+    with pytest.raises(
+        InvariantViolation, match=r"step 1 computed nothing for 2 sequences: 0 are in memory, .* 2 wait"
+    ):
         serve(stuck, requests((3, 2), (3, 2)))
 
 
