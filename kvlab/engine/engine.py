@@ -19,7 +19,7 @@ from kvlab.engine.draws import derived_seed
 from kvlab.engine.interrupt import uninterrupted
 from kvlab.engine.job import Job
 from kvlab.engine.loop import Loop, PromptLookup, Spent, end_lanes
-from kvlab.engine.outputs import Delta, Result
+from kvlab.engine.outputs import BeamMove, Delta, Result
 from kvlab.engine.pretrained import EMBEDDED, resolve
 from kvlab.engine.runners import cache_and_runner
 from kvlab.engine.sampling import SamplingParams
@@ -46,7 +46,8 @@ class Engine:
     tokens. `route` computes attention (the fastest that this machine has). `token_budget`, `max_running`, `preemption`
     and `batching` are the scheduler's. `samples` says how n samples share their prompt: "fork" (copy-on-write, 2023),
     or "cache": each is a request of its own that finds the prompt in the prefix cache (today's vLLM). `drafts` turns
-    speculative decoding on. Requests without a seed get one from `seed` and their number.
+    speculative decoding on. Requests without a seed get one from `seed` and their number. `watch` is called after each
+    step with what every beam search decided in it.
 
     `device` is where the decoder lies (found out by itself). With a `rounding` each step is rounded up to static
     shapes; a Gaudi always has one, and there making the engine warms the shapes up, one graph for each.
@@ -71,6 +72,7 @@ class Engine:
         device: Device | None = None,
         rounding: Rounding | None = None,
         announce: Callable[[str], None] | None = None,
+        watch: Callable[[BeamMove], None] | None = None,
     ) -> None:
         if samples not in ("fork", "cache"):
             raise InvalidInput(f"samples share their prompt by 'fork' or 'cache', not {samples!r}")
@@ -92,6 +94,7 @@ class Engine:
         )  # fmt: skip
         self.seed = seed
         self._loop = Loop(self.scheduler, self.cache, self.runner, drafts, samples == "fork")
+        self._watch = watch
         self._results: dict[RequestId, Result] = {}
         self._numbers = count()
 
@@ -242,6 +245,9 @@ class Engine:
         deltas = self._loop.step()
         for rid in {delta.rid for delta in deltas if delta.reason is not None} - self._loop.jobs.keys():
             self._results[rid] = before[rid].result
+        if self._watch is not None:
+            for move in self._loop.moves:
+                self._watch(move)
         return deltas
 
     @property

@@ -15,7 +15,7 @@ from kvlab.engine.draws import Draw
 from kvlab.engine.interrupt import uninterrupted
 from kvlab.engine.job import Heard, Job, Lane, Search
 from kvlab.engine.kv import KVCache
-from kvlab.engine.outputs import Completion, Delta
+from kvlab.engine.outputs import BeamMove, Completion, Delta
 from kvlab.engine.runner import Runner
 from kvlab.engine.sampling import Logprobs, SamplingParams, sample
 from kvlab.engine.speculate import accept, propose
@@ -69,7 +69,7 @@ class Said(NamedTuple):
 
 
 class Loop:
-    """Serves jobs until they are finished; `Engine` is its front. Results of finished jobs are in `finished`."""
+    """Serves jobs until they are finished; `Engine` is its front. `moves` are the beam searches' of the last step."""
 
     def __init__(
         self,
@@ -87,6 +87,7 @@ class Loop:
         self.share_samples = share_samples
         self.spent = Spent()
         self.jobs: dict[RequestId, Job] = {}
+        self.moves: list[BeamMove] = []
         self._owner: dict[RequestId, Job] = {}
         self._lane: dict[RequestId, Lane] = {}
 
@@ -122,6 +123,7 @@ class Loop:
         """One step; what each sample said. An interrupt or an error in the model leaves it undone."""
         clock, spent = time.perf_counter, self.spent
         begin = clock()
+        self.moves.clear()
         drafts = self._propose() if self.drafts else {}
         decision = self.scheduler.decide({rid: len(draft) for rid, draft in drafts.items()})
         decided = clock()
@@ -329,6 +331,8 @@ class Loop:
         for index, beam in enumerate(before):
             if not step.children or not step.children[index]:
                 self.drop(job, beam.rid, "finished")
+        beams = [tuple(beam.rid for beam in each) for each in (before, search.beams)]
+        self.moves.append(BeamMove(job.rid, beams[0], beams[1], step))
         return self._hypotheses(job, search) if step.done else []
 
     def _hypotheses(self, job: Job, search: Search) -> list[Delta]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
 
+from kvlab.engine.beams import BeamStep
 from kvlab.engine.sampling import Logprobs
 from kvlab.engine.stopping import FinishReason
 from kvlab.workload import RequestId
@@ -18,6 +19,16 @@ class Delta(NamedTuple):
     token_ids: list[int]
     text: str
     reason: FinishReason | None
+
+
+class BeamMove(NamedTuple):
+    """What a beam search decided in one step: the beams that were live, in the order of `step.children`, and those that
+    are now, in the order of `step.survivors` (a first child keeps the id of its parent)."""
+
+    rid: RequestId
+    before: tuple[RequestId, ...]
+    after: tuple[RequestId, ...]
+    step: BeamStep
 
 
 @dataclass
@@ -48,6 +59,10 @@ class Result:
     first_token_s: float | None = None
     finished_s: float | None = None
     error: str | None = None
+
+    def as_json(self) -> dict[str, Any]:
+        """The result as plain data."""
+        return asdict(self)
 
     @property
     def text(self) -> str:

@@ -224,10 +224,9 @@ class Scheduler:
         while joining and not plan.granted and any(each.held for each in self.running):
             self._preempt_one(plan)
             self._join(joining, plan)
-            joining = [each for each in joining if each.request.rid in self]
 
     def _preempt_one(self, plan: Plan) -> Sequence:
-        held = [each for each in self.running if each.held and not each.granted]
+        held = [each for each in self.running if each.held]
         victim = held[-1] if held else self.running[-1]
         self._preempt(victim, plan)
         return victim

@@ -5,7 +5,7 @@ import pytest
 import torch
 from support.attention_steps import Case
 
-from kvlab.attention import KVStore, get_route, native, registry, routes
+from kvlab.attention import KVStore, get_route, native, native_kernel, registry, routes
 from kvlab.attention.native import Native
 from kvlab.errors import InvalidInput
 
@@ -101,3 +101,9 @@ def test_queries_need_not_be_contiguous_but_the_store_must() -> None:
     store.keys = store.keys.transpose(1, 2).contiguous().transpose(1, 2)
     with pytest.raises(InvalidInput, match="contiguous"):
         route(step, store)
+
+
+@pytest.mark.parametrize("kernel", [native_kernel.take, native_kernel.attend, native_kernel.merge])
+def test_another_process_finds_what_this_one_compiled(kernel) -> None:
+    """The key of Numba's cache on disk has the closure in it; a compiled function there differs in each process."""
+    assert [type(cell.cell_contents) for cell in kernel.py_func.__closure__] == [int]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from kvlab.attention import FP8, KVStore
+from kvlab.device.buckets import Buckets
 from kvlab.errors import InvalidInput, OutOfMemory
 from kvlab.policies.base import Move
 from kvlab.policies.paged import Paged
@@ -114,9 +115,12 @@ def move(source: int, target: int, tokens: int = 2, pools: tuple[str, str] = ("f
     return Move(pools[0], source, pools[1], target, tokens, 0, "a test")
 
 
-@given(st.lists(st.tuples(st.integers(0, 13), st.integers(0, 13), st.integers(1, 3)), max_size=12))
-def test_moves_of_one_call_are_done_in_order(moves: list[tuple[int, int, int]]) -> None:
-    store = KVStore(16, 4, HEADS, DIM, dtype=torch.float32)
+@given(
+    st.lists(st.tuples(st.integers(0, 10), st.integers(0, 10), st.integers(1, 6)), max_size=12),
+    st.sampled_from([None, Buckets(2), Buckets(5, first=3), Buckets(16)]),
+)
+def test_moves_of_one_call_are_done_in_order(moves: list[tuple[int, int, int]], copies: Buckets | None) -> None:
+    store = KVStore(16, 4, HEADS, DIM, dtype=torch.float32, copies=copies)
     store.write(*kv(list(range(16))), np.arange(16))
     expected = list(range(16))
     for source, target, tokens in moves:
@@ -144,6 +148,21 @@ def test_independent_moves_are_one_batch(monkeypatch: pytest.MonkeyPatch) -> Non
     assert batches == [3, 1, 1]
     store.copy([move(0, 16), move(4, 17)])
     assert batches == [3, 1, 1, 1, 1]
+
+
+def test_rounded_copies_have_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = KVStore(32, 4, HEADS, DIM, dtype=torch.float32, copies=Buckets(6, first=4))
+    shapes: list[tuple[int, int]] = []
+    done = store.copy_slots
+    monkeypatch.setattr(store, "copy_slots", lambda *both: (shapes.append(tuple(map(len, both))), done(*both)))
+    store.copy([move(0, 16), move(0, 20), move(4, 24)])
+    assert shapes == [(6, 6)]
+    store.copy([move(0, 16, 13)])
+    assert shapes == [(6, 6), (4, 4), (6, 6), (6, 6)]
+    store.copy([move(0, 16, 5), move(5, 24, 2)])
+    assert shapes[4:] == [(6, 6), (4, 4)]
+    assert not store.keys[store.pad_block].any()
+    assert store.bytes_copied == (6 + 13 + 7) * store.bytes_per_token
 
 
 def test_moves_of_other_pools_are_left_to_them() -> None:

@@ -100,18 +100,22 @@ class Watched(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        result = func(*args, **kwargs)
         leaves = tree_leaves((args, kwargs))
-        tensors = [value for value in [*leaves, *tree_leaves(result)] if isinstance(value, Tensor)]
-        places = {tensor.device.type for tensor in tensors}
-        if HPU.type in places:
-            if "cpu" in places and func.overloadpacket not in self.COPIES:
-                raise NotForGaudi(f"{func} mixes tensors of the card and of the CPU")
+        self._refuse_mixed(func, leaves)
+        result = func(*args, **kwargs)
+        outputs = tree_leaves(result)
+        self._refuse_mixed(func, [*leaves, *outputs])
+        if any(isinstance(value, Tensor) and value.device.type == HPU.type for value in [*leaves, *outputs]):
             for written in _written(func, args, kwargs):
                 if written._base is not None and not _covers(written, written._base):
                     raise NotForGaudi(f"{func} writes through a view of a part of a tensor")
             self.met.add(f"{func}{[_described(leaf) for leaf in leaves]}")
         return result
+
+    def _refuse_mixed(self, func: Any, values: list[Any]) -> None:
+        places = {value.device.type for value in values if isinstance(value, Tensor)}
+        if places > {HPU.type} and func.overloadpacket not in self.COPIES:
+            raise NotForGaudi(f"{func} mixes tensors of the card and of the CPU")
 
 
 def _described(leaf: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from device.dry_run import HPU as CARD
-from device.dry_run import NotForGaudi, device_only, fake_hpu
+from device.dry_run import NotForGaudi, Watched, device_only, fake_hpu
 from device.gaudi_standin import Gaudi
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -96,13 +96,19 @@ def pad_slots(case: Case, rows: int) -> Tensor:
     return torch.cat([slots, torch.full((rows - len(slots),), case.store.pad_slot)])
 
 
-def test_moves_stay_on_the_card(eager_gaudi: Gaudi) -> None:
+@pytest.mark.parametrize("copies", [None, Buckets(32, first=4)], ids=["as they come", "rounded"])
+def test_moves_stay_on_the_card(eager_gaudi: Gaudi, copies: Buckets | None) -> None:
     here = decode_case(LENGTHS, SMALL, torch.bfloat16)
     with fake_hpu() as mode:
         store = on_card(mode, here).store
-        with device_only():
+        store.copies = copies
+        with Watched() as watched:
             store.copy([Move("full", 0, "full", 32, 16, 0, "fork"), Move("full", 32, "full", 64, 5, 0, "fork")])
-    assert store.bytes_copied == 21 * store.bytes_per_token
+            met = set(watched.met)
+            store.copy([Move("full", 0, "full", 32, 13, 0, "fork"), Move("full", 32, "full", 64, 7, 0, "fork")])
+    assert store.bytes_copied == (16 + 5 + 13 + 7) * store.bytes_per_token
+    assert met
+    assert (watched.met == met) == (copies is not None)
 
 
 def test_a_route_with_torchs_operator_would_not_pass(eager_gaudi: Gaudi) -> None:
@@ -178,6 +184,27 @@ def test_each_rule_catches_its_offender(eager_gaudi: Gaudi, name: str) -> None:
         tensor = table()
         with pytest.raises(NotForGaudi, match=told), device_only():
             offend(tensor)
+
+
+@pytest.mark.parametrize(
+    ("mix", "told"),
+    [
+        (lambda t: t + OUTSIDE, "mixes tensors"),
+        (lambda t: t.index_select(0, torch.zeros(1, dtype=torch.int64)), "mixes tensors"),
+        (lambda t: t * SCALAR, "mixes tensors"),
+        (lambda t: t[0].copy_(t[1]), "through a view"),
+    ],
+    ids=["a tensor of the CPU", "an index of the CPU", "a scalar of the CPU", "a write into a row"],
+)
+def test_what_host_and_card_must_not_do_together(
+    eager_gaudi: Gaudi, mix: Callable[[Tensor], object], told: str
+) -> None:
+    with fake_hpu(), Watched() as watched:
+        tensor = table()
+        assert (tensor * 2).cpu().device.type == OUTSIDE.to(CARD).cpu().device.type == "cpu"
+        assert any("_to_copy" in each for each in watched.met)
+        with pytest.raises(NotForGaudi, match=told):
+            mix(tensor)
 
 
 @pytest.mark.parametrize("name", ALLOWED)

@@ -152,11 +152,15 @@ def test_samples_through_the_cache_each_fill_their_own_last_block(engine, asked)
 
 
 def plain_beams(decoder, prompt, width, tokens):
-    group = BeamGroup(width, max_tokens=tokens, eos_token_ids=(EOS,))
+    return plain_search(decoder, prompt, width, tokens)[0].hypotheses
+
+
+def plain_search(decoder, prompt, width, tokens):
+    group, steps = BeamGroup(width, max_tokens=tokens, eos_token_ids=(EOS,)), []
     while not group.done:
         logits = torch.stack([dense_logits(decoder, [*prompt, *beam.token_ids])[-1] for beam in group.live])
-        group.step(*best_tokens(logits, group.candidates))
-    return group.hypotheses
+        steps.append(group.step(*best_tokens(logits, group.candidates)))
+    return group, steps
 
 
 @pytest.mark.parametrize(
@@ -173,6 +177,28 @@ def test_beams_are_those_of_a_plain_search(engine, decoder, policy, width, asked
         assert [c.score for c in result.completions] == pytest.approx([each.score for each in plain], abs=1e-4)
     finish(served)
     assert served.result(beside).token_ids == expected[2]
+
+
+def test_who_watches_sees_what_every_beam_search_decided(engine, decoder, asked):
+    moves = []
+    served = engine(watch=moves.append)
+    served.submit(asked[2], GREEDY)
+    prompts_of = {served.submit(asked[at], SamplingParams(beams=3, max_tokens=TOKENS)): asked[at] for at in (5, 8)}
+    finish(served)
+    assert {move.rid for move in moves} == set(prompts_of)
+    for rid, prompt in prompts_of.items():
+        own = [move for move in moves if move.rid == rid]
+        _, plain = plain_search(decoder, prompt, 3, TOKENS)
+        for move, step in zip(own, plain, strict=True):
+            assert move.step.children == step.children
+            for seen, known in ((move.step.survivors, step.survivors), (move.step.ranked, step.ranked)):
+                assert [each[:2] for each in seen] == [each[:2] for each in known]
+            assert set(move.step.survivors) <= set(move.step.ranked)
+            kept = [beam for beam, children in zip(move.before, step.children, strict=True) if children]
+            assert set(kept) <= set(move.after)  # the first child keeps its parent's place
+            assert len(set(move.after)) == len(step.survivors)
+        assert [move.before for move in own] == [(rid,), *(move.after for move in own[:-1])]
+        assert [move.step.done for move in own] == [False] * (len(own) - 1) + [True]
 
 
 def test_logprobs_are_the_models(engine, decoder, asked):

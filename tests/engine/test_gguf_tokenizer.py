@@ -91,13 +91,20 @@ def test_digits_stay_apart_only_where_the_rule_says_so(tmp_path: Path) -> None:
 
 
 def test_a_llama_3_tokenizer_splits_by_its_own_rule_and_starts_with_its_first_token(tmp_path: Path) -> None:
-    original = byte_level()
+    original = byte_level(pre_tokenizers.Split(Regex(LLAMA3), "isolated"), use_regex=False)
     ours = read(tmp_path / "tokens.gguf", lambda writer: add_byte_level(writer, original, "llama-bpe"))
-    split = pre_tokenizers.Split(Regex(LLAMA3), "isolated")
-    original.pre_tokenizer = pre_tokenizers.Sequence([split, pre_tokenizers.ByteLevel(False, use_regex=False)])
+    assert "(self" in original.get_vocab()
     for text in TEXTS:
         assert ours.encode(text).ids == [1, *original.encode(text).ids], text
         assert ours.encode(text, add_special_tokens=False).ids == original.encode(text).ids
+
+
+def test_a_llama_3_tokenizer_takes_a_whole_word_it_knows_without_its_merges(tmp_path: Path) -> None:
+    for pre, ids in (("gpt-2", [0, 1]), ("llama-bpe", [2])):
+        edit = add(
+            tokens("a", "b", "ab"), lambda writer, pre=pre: writer.add_tokenizer_pre(pre) or writer.add_bos_token_id(0)
+        )
+        assert read(tmp_path / f"{pre}.gguf", edit).encode("ab", add_special_tokens=False).ids == ids
 
 
 def test_an_end_is_added_where_the_file_says_so(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Leaving at any moment, and a step that was interrupted."""
 
 import pytest
-from support.scheduled import add, compute, over_blocks, preempted, ran, rids, step
+from support.scheduled import Spy, add, compute, over_blocks, preempted, ran, rids, step
 
 from kvlab.errors import InvalidInput, UnknownRequest
 from kvlab.events import EventLog, Replay
@@ -40,8 +40,12 @@ def test_a_request_leaves_in_the_middle_of_a_quiet_run() -> None:
     scheduler = over_blocks(4, size=16)
     add(scheduler, "a", 3)
     step(scheduler)
+    policy = scheduler.policy
+    assert isinstance(policy, Spy)
     step(scheduler)
+    policy.calls.clear()
     scheduler.finish("a")
+    assert policy.calls == {"commit": 1, "release": 1}, "the policy is told what it had computed"
     scheduler.policy.audit()
     assert scheduler.policy.usage()["full"].owned == 0
 
@@ -72,6 +76,7 @@ def test_an_interrupted_step_is_rolled_back_and_can_be_decided_again() -> None:
     assert sum(event[0] == "step" for event in log) == steps, "a step that computed nothing is no frame"
     assert ran(step(scheduler)) == ran(plan)
     assert (a.computed, b.computed) == (9, 4)
+    assert log.events[-1] == ("step", (("a", 1), ("b", 1)))
     assert Replay(log).state(-1).requests["a"].tokens == 9
 
 

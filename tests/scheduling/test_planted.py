@@ -1,7 +1,6 @@
 """Bugs planted into the scheduler; the state machine must catch every one."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pytest
 from support.machines import Bug, catches
@@ -45,6 +44,18 @@ def max_running_is_forgotten(patch: pytest.MonkeyPatch) -> None:
         running, joining = decide(self, drafts)
         if joining:
             joining = [each for each in [*self.swapped, *self.waiting] if not each.held]
+        return Decision(running, joining)
+
+    patch.setattr(Scheduler, "decide", buggy)
+
+
+def max_running_is_forgotten_for_those_on_the_host(patch: pytest.MonkeyPatch) -> None:
+    decide = Scheduler.decide
+
+    def buggy(self: Scheduler, drafts: Mapping[RequestId, int]) -> Decision:
+        running, joining = decide(self, drafts)
+        if joining and joining[0].status is Status.SWAPPED:
+            joining = [each for each in self.swapped if not each.held]
         return Decision(running, joining)
 
     patch.setattr(Scheduler, "decide", buggy)
@@ -101,7 +112,7 @@ def a_preempted_sequence_goes_to_the_end(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Scheduler, "_requeue", buggy)
 
 
-def a_preempted_sequence_keeps_its_limit(patch: pytest.MonkeyPatch) -> None:
+def swapping_forgets_what_was_computed(patch: pytest.MonkeyPatch) -> None:
     swap_out = Paged.swap_out
 
     def buggy(self: Paged, rid: RequestId) -> None:
@@ -347,13 +358,14 @@ BUGS: dict[str, tuple[str, Bug]] = {
     "the budget forgotten": ("Paged", the_budget_is_forgotten),
     "those who join get a budget of their own": ("Paged", joining_forgets_what_the_running_use),
     "max_running forgotten": ("Paged", max_running_is_forgotten),
+    "max_running forgotten on the host": ("Paged with swap", max_running_is_forgotten_for_those_on_the_host),
     "held sequences run": ("Paged", held_sequences_run),
     "the first is preempted": ("Paged", the_first_is_preempted),
     "held sequences outlive those that run": ("Paged", held_sequences_stay),
     "nobody makes way": ("Contiguous", nobody_makes_way),
     "a step that preempted admits": ("Paged", a_step_that_preempted_admits),
     "the preempted go to the end of the queue": ("Paged", a_preempted_sequence_goes_to_the_end),
-    "swapping forgets what was computed": ("Paged with swap", a_preempted_sequence_keeps_its_limit),
+    "swapping forgets what was computed": ("Paged with swap", swapping_forgets_what_was_computed),
     "a preempted sequence keeps its memory": ("Paged", half_a_sequence_is_preempted),
     "a quiet run lost in a preemption": ("Paged with swap", a_quiet_run_is_lost_in_a_preemption),
     "quiet runs not told": ("Paged", a_quiet_run_is_not_told),

@@ -88,6 +88,21 @@ def test_swapping_moves_the_kv_and_nothing_is_computed_again() -> None:
     assert {move.why for move in scheduler.policy.drain_moves()} == {"swap out", "swap in"}
 
 
+def test_those_on_the_host_come_back_in_their_order_and_before_those_that_wait() -> None:
+    scheduler = over_blocks(8, host=8, preemption="swap")
+    for rid in "abcd":
+        add(scheduler, rid, 8)
+    step(scheduler)
+    assert preempted(step(scheduler)) == [("d", "swap"), ("c", "swap")]
+    assert rids(scheduler.swapped) == ["c", "d"]
+    add(scheduler, "e", 1)
+    assert rids(scheduler.decide().joining) == ["c", "d", "e"]
+    scheduler.finish("a")
+    plan = step(scheduler)
+    assert [request.rid for request in plan.swapped_in] == ["c"]
+    assert not plan.admitted, "e has to wait for d"
+
+
 def test_where_the_host_is_full_the_next_is_recomputed() -> None:
     scheduler = over_blocks(8, host=2, preemption="swap")
     for rid in "abcd":
@@ -266,14 +281,13 @@ def test_one_swapped_in_where_held_sequences_leave_no_room_to_grow_runs_when_one
 
 
 class Promising(Paged):
-    """Says that there is room, and then there is none."""
+    """Says that there is room, and then there is none for more than `most` tokens."""
 
-    rooms = 0
+    most = 4
 
     def extend(self, rid: RequestId, count: int) -> Extension:
-        if self.rooms == 0:
+        if count > self.most:
             raise OutOfMemory("the room was promised to somebody else")
-        self.rooms -= 1
         return super().extend(rid, count)
 
 
@@ -281,17 +295,16 @@ def test_one_admitted_into_room_that_is_not_there_leaves_as_it_came() -> None:
     log = EventLog()
     policy = Promising((GLOBAL,), 64, block_size=4, log=log)
     scheduler = Scheduler(policy, token_budget=16, max_running=4, log=log)
-    policy.rooms = 1
-    for rid in "ab":
-        add(scheduler, rid, 4)
+    for rid, prompt in (("a", 4), ("b", 5), ("c", 1)):
+        add(scheduler, rid, prompt)
     plan = step(scheduler)
     assert ran(plan) == {"a": 4}
     assert [request.rid for request, _ in plan.admitted] == ["a"]
-    assert rids(scheduler.waiting) == ["b"]
+    assert rids(scheduler.waiting) == ["b", "c"], "and nobody comes in out of turn"
     assert policy.admitted() == [plan.granted[0].request]
     assert Replay(log).state(-1).requests["b"].tokens == 0
-    policy.rooms = 2
-    assert ran(step(scheduler)) == {"a": 1, "b": 4}
+    policy.most = 5
+    assert ran(step(scheduler)) == {"a": 1, "b": 5, "c": 1}
 
 
 def test_the_statuses_are_those_of_the_places() -> None:

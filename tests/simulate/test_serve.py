@@ -121,9 +121,7 @@ class Full(Paged):
 
 def test_a_step_that_gets_nowhere_is_an_error_and_no_hang() -> None:
     stuck = Scheduler(Full((GLOBAL,), 64))
-    with pytest.raises(
-        InvariantViolation, match=r"step 1 computed nothing for 2 sequences: 0 are in memory, .* 2 wait"
-    ):
+    with pytest.raises(InvariantViolation, match="step 1 computed nothing for 2 sequences: 0 are in memory"):
         serve(stuck, requests((3, 2), (3, 2)))
 
 
@@ -160,8 +158,11 @@ def test_what_cannot_be_served_is_refused_before_anything_happens(
 def test_requests_that_were_served_are_refused() -> None:
     used = requests((3, 2))
     serve(scheduler(), used)
-    with pytest.raises(InvalidInput, match="was served before; make the requests anew"):
-        serve(scheduler(), used)
+    prefilled = Request("a", 3, 2)
+    prefilled.computed = 2
+    for request in (used[0], prefilled):
+        with pytest.raises(InvalidInput, match="was served before; make the requests anew"):
+            serve(scheduler(), [request])
 
 
 LENGTHS = uniform(40, 12, 14, seed=3)
@@ -193,9 +194,8 @@ def test_every_policy_serves_everybody_and_the_log_tells_it(
             told.update(dict(event[1]))
     assert sum(told.values()) == served.computed
     assert sum(event[0] == "step" for event in log) == served.steps
-    assert sum(event[0] == "release" and event[2] == "preempted" or event[0] == "swap_out" for event in log) == (
-        served.preemptions
-    )
+    lost = [event for event in log if event[0] == "swap_out" or event[::2] == ("release", "preempted")]
+    assert len(lost) == served.preemptions
     last = Replay(log).state(-1)
     assert {request.status for request in last.requests.values()} == {"finished"}
     assert timeline(log).title

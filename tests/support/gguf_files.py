@@ -47,10 +47,10 @@ SPM_SCORES = [-1000.0] * 263 + [-1e6] * len(LETTERS) + [-float(i) for i in range
 Edit = Callable[[GGUFWriter], None]
 
 
-def byte_level(*first: pre_tokenizers.PreTokenizer) -> Tokenizer:
+def byte_level(*first: pre_tokenizers.PreTokenizer, use_regex: bool = True) -> Tokenizer:
     """A byte-level BPE trained on the corpus, as its own library makes one: the truth for the converted one."""
     made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.Sequence([*first, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    made.pre_tokenizer = pre_tokenizers.Sequence([*first, pre_tokenizers.ByteLevel(False, use_regex=use_regex)])
     made.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(

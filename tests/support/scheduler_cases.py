@@ -26,7 +26,7 @@ def cases_of(*policies: PolicyCase) -> list[SchedulerCase]:
         {"token_budget": 64, "max_running": 9},
         {"batching": "static"},
     ]
-    swap = [{"preemption": "swap"}, {"preemption": "swap", "token_budget": 7}]
+    swap = [{"preemption": "swap"}, {"preemption": "swap", "token_budget": 7, "max_running": 2}]
     return [
         SchedulerCase(policy, chosen)
         for policy in policies
