@@ -8,6 +8,9 @@ STAGES ?=
 LESSONS ?=
 PYTHON ?=
 export PYTHON
+# torch's and Numba's threads would wait for work by spinning, on the cores that the other ones need.
+OMP_WAIT_POLICY ?= passive
+export OMP_WAIT_POLICY
 
 python := .venv/bin/python
 # JupyterLab shows stored pictures of trusted notebooks only; the signatures stay in .venv.

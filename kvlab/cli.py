@@ -4,6 +4,7 @@ Every command prints for people, or with --json one JSON object and nothing else
 stderr. Exit codes: 0 fine, 1 the command found something wrong, 2 it could not do what was asked, 130 Ctrl-C.
 """
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -200,5 +201,10 @@ def figures(as_json: Json = False) -> None:
 
 
 def main() -> None:
-    """Run the command line; what the console script `kvlab` calls."""
+    """Run the command line; what the console script `kvlab` calls.
+
+    torch and Numba each bring a pool of threads that wait for work by spinning, on the cores that the other one needs;
+    told otherwise before they are loaded, they sleep. A value that is set already stays.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     app(prog_name="kvlab")

@@ -27,7 +27,7 @@ REPEATS: Final = 5
 
 
 class NextToken:
-    """The model of `engine` says the likeliest next token of `batch` different texts of `length` tokens, again and again.
+    """The model of `engine` says the likeliest next token of `batch` different texts of `length` tokens.
 
     One thread computes. With a cache the texts are read once, when an arm is made, and each call is a decode step of an
     engine, so a text grows by a token a call; without, each call computes all tokens of the texts again.

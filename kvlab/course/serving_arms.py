@@ -41,12 +41,12 @@ OPENINGS: Final = (
     "The evening was spent chiefly in talking over the news of the county, and telling again what had already "
     "been written by the post of the morning.",
 )
-"""Six openings in the manner of the training text; each has more than 24 tokens."""
-PROMPT_TOKENS: Final = 24
+"""Six openings in the manner of the training text."""
+PROMPT_TOKENS: Final = 120
 OUTPUT_TOKENS: Final = 24
-ROOM_BLOCKS: Final = 18
-"""What all six need at their longest: 48 tokens each."""
-TIGHT_BLOCKS: Final = 12
+ROOM_BLOCKS: Final = 54
+"""What all six need at their longest: 144 tokens each."""
+TIGHT_BLOCKS: Final = 48
 BATCHES: Final = (1, 8, 32)
 
 
@@ -68,14 +68,16 @@ def engine_of(blocks: int, *, log: EventLog | None = None, **options: Any) -> En
 
 
 def six(engine: Engine) -> list[Result]:
-    """The six openings, cut to 24 tokens and continued by 24."""
-    prompts = [engine.tokenizer.encode(text)[:PROMPT_TOKENS] for text in OPENINGS]
+    """Six prompts of 120 tokens (the openings, each time beginning with another), continued by 24 tokens."""
+    turned = [" ".join((*OPENINGS[number:], *OPENINGS[:number])) for number in range(len(OPENINGS))]
+    prompts = [engine.tokenizer.encode(text)[:PROMPT_TOKENS] for text in turned]
+    require(all(len(prompt) == PROMPT_TOKENS for prompt in prompts), "the openings fill the prompts")
     params = SamplingParams(temperature=0.8, top_p=0.9, seed=5, max_tokens=OUTPUT_TOKENS, ignore_eos=True)
     return engine.generate(prompts, params)
 
 
 def preemption_arms() -> Arms:
-    """Room for all (the baseline), and a pool of two thirds: recompute and swap."""
+    """Room for all (the baseline), and a pool that runs dry: recompute and swap."""
     return {
         "room for all": partial(six, engine_of(ROOM_BLOCKS)),
         "recompute": partial(six, engine_of(TIGHT_BLOCKS)),
@@ -94,9 +96,7 @@ def thirty_two(engine: Engine) -> int:
 
 def batch_arms() -> Arms:
     """The same 32 requests with at most 1 (the baseline), 8 or 32 of them at once."""
-    return {
-        f"{batch} at once": partial(thirty_two, engine_of(64, max_running=batch)) for batch in BATCHES
-    }
+    return {f"{batch} at once": partial(thirty_two, engine_of(64, max_running=batch)) for batch in BATCHES}
 
 
 def record(folder: Path) -> list[Path]:

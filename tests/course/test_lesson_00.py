@@ -12,7 +12,9 @@ from kvlab.course import load_stored_run
 from kvlab.course.checks import Check
 from kvlab.course.lesson import lesson_stems
 from kvlab.course.lesson_00 import check_bytes_per_token, check_generate
+from kvlab.course.next_token import BATCHES, STORED, NextToken
 from kvlab.course.toy_decoder import ToyDecoder, generate, generate_with_cache
+from kvlab.engine.engine import Engine
 from kvlab.shapes import ModelShape
 
 ROOT = Path(__file__).parent.parent.parent
@@ -177,6 +179,31 @@ def test_the_stored_run_supports_what_the_lesson_says():
     assert gains == sorted(gains)
     assert gains[1] > 4, "8 requests ride along"
     assert gains[3] < 128 / 3, "the gain has an end"
+
+
+def test_the_stored_run_of_the_real_model_supports_what_the_lesson_says():
+    arms = {arm.name: arm.time_s.median for arm in load_stored_run(STORED).arms}
+    assert list(arms) == [f"{way}, {batch}" for way in ("no cache", "cache") for batch in BATCHES]
+    assert arms["cache, 1"] < arms["no cache, 1"], "the cache is the first gain"
+    assert arms["no cache, 32"] / arms["no cache, 1"] > 16, "without a cache the second hardly exists"
+    assert arms["cache, 32"] / arms["cache, 1"] < 4, "with one, the others ride along"
+
+
+def test_both_ways_say_the_same_next_tokens():
+    texts = NextToken(Engine.from_pretrained("embedded"), length=20)
+    assert texts.agree(batch=3, steps=4)
+    served = texts.with_cache(3)
+    assert served.spent.tokens == 3 * 20
+    served.step()
+    assert served.spent.tokens == 3 * 20 + 3
+
+
+def test_a_cache_of_other_texts_is_found_out(monkeypatch):
+    texts = NextToken(Engine.from_pretrained("embedded"), length=20)
+    served = texts.with_cache(2, steps=2)
+    monkeypatch.setattr(texts, "with_cache", lambda batch, steps: served)
+    monkeypatch.setattr(texts, "texts", lambda batch: [[7] * 20, [9] * 20])
+    assert not texts.agree(batch=2, steps=2)
 
 
 def test_the_map_links_every_lesson_there_is_and_no_other():
