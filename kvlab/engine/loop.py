@@ -7,20 +7,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import Tensor
-
 from kvlab.engine.batch import batch_of
-from kvlab.engine.beams import best_tokens
-from kvlab.engine.draws import Draw
 from kvlab.engine.interrupt import uninterrupted
 from kvlab.engine.job import Heard, Job, Lane, Search
 from kvlab.engine.kv import KVCache
 from kvlab.engine.outputs import BeamMove, Completion, Delta
 from kvlab.engine.runner import Runner
-from kvlab.engine.sampling import Logprobs, SamplingParams, sample
 from kvlab.engine.speculate import accept, propose
 from kvlab.engine.static_runner import StaticRunner
 from kvlab.engine.stopping import FinishReason
+from kvlab.engine.turns import Said, Turn, choose, hear
 from kvlab.errors import require
 from kvlab.policies.base import ReleaseReason
 from kvlab.scheduling.plan import Grant, Plan
@@ -50,22 +46,6 @@ class Spent:
     tokens: int = 0
     drafted: int = 0
     accepted: int = 0
-
-
-class Turn(NamedTuple):
-    """A sequence whose known tokens are all computed by this step: logits in `rows`, more than one after a draft."""
-
-    grant: Grant
-    job: Job
-    lane: Lane | None
-    rows: range
-
-
-class Said(NamedTuple):
-    """Tokens chosen from the rows of one turn, for each asked sample after the other."""
-
-    token_ids: list[int]
-    logprobs: list[Logprobs | None]
 
 
 class Loop:
@@ -140,14 +120,7 @@ class Loop:
             logits = self.runner.run(batch)
             ran = clock()
             turns = self._turns(plan.granted, batch.row_starts)
-            if any(turn.job.search is not None for turn in turns):
-                logits = logits.cpu()  # an accelerator would make a graph for each number of beams
-            said = self._choose([turn for turn in turns if turn.lane is not None], logits)
-            heard = {
-                turn.grant.request.rid: best_tokens(logits[turn.rows.start : turn.rows.stop], search.group.candidates)
-                for turn in turns
-                if (search := turn.job.search) is not None
-            }
+            said, heard = choose(turns, logits), hear(turns, logits)
         except BaseException:
             with uninterrupted():
                 self.scheduler.abandon(plan)
@@ -201,29 +174,6 @@ class Loop:
             if rows:
                 rid = grant.request.rid
                 found.append(Turn(grant, self._owner[rid], self._lane.get(rid), rows))
-        return found
-
-    def _choose(self, turns: Sequence[Turn], logits: Tensor) -> dict[RequestId, Said]:
-        """The next tokens of each sequence, all in one call."""
-        rows: list[int] = []
-        params: list[SamplingParams] = []
-        draws: list[Draw] = []
-        for _, job, lane, own in turns:
-            assert lane is not None
-            spoken = lane.checker.output_tokens
-            for index in job.asked if lane.index == 0 else (0,):
-                for offset, row in enumerate(own):
-                    rows.append(row)
-                    params.append(job.params)
-                    draws.append(Draw(job.seed, lane.index + index, spoken + offset))
-        in_order = rows == list(range(len(rows)))
-        chosen = sample(logits if in_order else logits.cpu()[rows], params, draws)
-        found, at = {}, 0
-        for grant, job, lane, own in turns:
-            assert lane is not None
-            end = at + len(own) * (len(job.asked) if lane.index == 0 else 1)
-            found[grant.request.rid] = Said(chosen.token_ids[at:end], chosen.logprobs[at:end])
-            at = end
         return found
 
     def _settle(
