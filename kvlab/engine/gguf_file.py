@@ -131,7 +131,10 @@ class GGUFFile:
         return found
 
     def chunks(self, tensor: StoredTensor, order: NDArray[np.intp] | None = None) -> Iterator[NDArray[np.float32]]:
-        """The tensor's numbers as float32 [rows, columns], a few MiB at a time, the rows in `order`."""
+        """The tensor's numbers as float32 [rows, columns], a few MiB at a time, the rows in `order`.
+
+        A damaged file may hold values that are not finite.
+        """
         package = gguf_package()
         kind = package.GGMLQuantizationType[tensor.kind]
         stored = self._bytes[tensor.start : tensor.start + tensor.rows * tensor.row_bytes]
@@ -139,7 +142,8 @@ class GGUFFile:
         at_once = max(1, CHUNK_BYTES // (4 * tensor.shape[-1]))
         for first in range(0, tensor.rows, at_once):
             rows = slice(first, first + at_once) if order is None else order[first : first + at_once]
-            numbers = package.quants.dequantize(np.ascontiguousarray(stored[rows]), kind)
+            with np.errstate(invalid="ignore", over="ignore"):
+                numbers = package.quants.dequantize(np.ascontiguousarray(stored[rows]), kind)
             yield np.asarray(numbers, dtype=np.float32).reshape(-1, tensor.shape[-1])
 
     def _take(self, kind: str) -> Any:

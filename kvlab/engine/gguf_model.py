@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from kvlab.engine.gguf_file import GGUFFile
 
 ARCHITECTURES = ("llama", "gemma3")
+_LLAMA3_FACTORS = "rope_freqs.weight"
 _GEMMA3_GLOBAL_EVERY = 6
 _GEMMA3_LOCAL_BASE = 10_000.0
 _GEMMA3_27B_LAYERS = 62  # the one size whose queries are scaled by hidden size / heads
@@ -74,6 +75,8 @@ class Sizes:
                 file.refuse(f"has {arch}.{key} {number(key)} beside a head_dim of {head_dim}; they must be equal")
         if "token_embd.weight" not in file.tensors:
             file.refuse("lacks the tensor token_embd.weight")
+        if number("block_count") > len(file.tensors):
+            file.refuse(f"has {len(file.tensors)} tensors, too few for {number('block_count'):,} layers")
         return cls(
             layers=number("block_count"),
             hidden=hidden,
@@ -97,8 +100,8 @@ def config(file: GGUFFile, dtype: str) -> dict[str, Any]:
     """The `config.json` of the checkpoint. Raises `InvalidInput` for what the decoder has no place for."""
     arch, sizes = architecture(file), Sizes.of(file)
     for key in ("expert_count", "attention.sliding_window") if arch == "llama" else ("expert_count",):
-        if file.value(f"{arch}.{key}", int, 0):
-            file.refuse(f"has {arch}.{key} {file.value(f'{arch}.{key}', int)}; kvlab does not read such a {arch} model")
+        if found := file.value(f"{arch}.{key}", int, 0):
+            file.refuse(f"has {arch}.{key} {found}; kvlab does not read such a {arch} model")
     made: dict[str, Any] = {
         "hidden_size": sizes.hidden,
         "intermediate_size": sizes.inner,
@@ -168,7 +171,10 @@ def _gemma3(file: GGUFFile, sizes: Sizes) -> dict[str, Any]:
     kinds = ["full_attention" if (i + 1) % every == 0 else "sliding_attention" for i in range(sizes.layers)]
     local = {"rope_type": "default", "rope_theta": file.value("gemma3.rope.freq_base_swa", float, _GEMMA3_LOCAL_BASE)}
     scalar = sizes.hidden // sizes.q_heads if sizes.layers == _GEMMA3_27B_LAYERS else sizes.head_dim
-    caps = {each: file.value(f"gemma3.{each}", float, 0.0) or None for each in _SOFT_CAPS}
+    caps = {
+        each: file.value(f"gemma3.{each}", float, 0.0) or None
+        for each in ("attn_logit_softcapping", "final_logit_softcapping")
+    }
     return {
         "architectures": ["Gemma3ForCausalLM"],
         "model_type": "gemma3_text",
@@ -179,10 +185,6 @@ def _gemma3(file: GGUFFile, sizes: Sizes) -> dict[str, Any]:
         "rope_parameters": {"full_attention": _rope(file, "gemma3", 1e6), "sliding_attention": local},
         **caps,
     }
-
-
-_LLAMA3_FACTORS = "rope_freqs.weight"
-_SOFT_CAPS = ("attn_logit_softcapping", "final_logit_softcapping")
 
 
 def _rope(file: GGUFFile, arch: str, default: float) -> dict[str, Any]:

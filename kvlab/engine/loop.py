@@ -70,6 +70,7 @@ class Loop:
         self.moves: list[BeamMove] = []
         self._owner: dict[RequestId, Job] = {}
         self._lane: dict[RequestId, Lane] = {}
+        self._refused: list[Job] = []
 
     def add(self, job: Job, request: Request) -> None:
         """Queue a job. Raises `InvalidInput` where the id of its sequence is in use."""
@@ -96,6 +97,8 @@ class Loop:
         """Free all that is left of a job."""
         for rid in list(job.sequences):
             self.drop(job, rid, reason)
+        if job in self._refused:
+            self._refused.remove(job)
         job.result.finished_s = time.perf_counter() - job.submitted
         del self.jobs[job.rid]
 
@@ -110,11 +113,12 @@ class Loop:
         with uninterrupted():
             plan = self.scheduler.allocate(decision)
             self.cache.do(self.policy.drain_moves())
-            deltas = self._note(plan)
+            self._note(plan)
         allocated = clock()
         if not plan.granted:
-            require(bool(plan.refused), "a step with unfinished requests computed nothing")
-            return deltas
+            require(bool(self._refused), "a step with unfinished requests computed nothing")
+            self.scheduler.end_step()
+            return self._refuse()
         try:
             batch = batch_of(plan.granted, drafts, self.policy)
             logits = self.runner.run(batch)
@@ -126,7 +130,7 @@ class Loop:
                 self.scheduler.abandon(plan)
             raise
         with uninterrupted():
-            deltas += self._settle(plan, turns, said, heard, drafts)
+            deltas = self._refuse() + self._settle(plan, turns, said, heard, drafts)
         spent.decide += decided - begin
         spent.allocate += allocated - decided
         spent.run += ran - allocated
@@ -150,19 +154,24 @@ class Loop:
                     found[request.rid] = draft
         return found
 
-    def _note(self, plan: Plan) -> list[Delta]:
-        """Tell the jobs what the scheduler did with their sequences; the last words of refused ones."""
+    def _note(self, plan: Plan) -> None:
+        """Tell the jobs what the scheduler did with their sequences."""
         for request, cached in plan.admitted:
             result = self._owner[request.rid].result
             if result.first_token_s is None:
                 result.cached_tokens = cached
         for request, _ in plan.preempted:
             self._owner[request.rid].result.preemptions += 1
-        deltas = []
         for request, reason in plan.refused:
             job = self._owner[request.rid]
             self._forget(job, request.rid)
             job.result.error = reason
+            self._refused.append(job)
+
+    def _refuse(self) -> list[Delta]:
+        """The last words of refused jobs: when a step ends, so that one which is undone loses none."""
+        deltas = []
+        for job in list(self._refused):
             deltas += end_lanes(job, "refused")
             self.close(job, "aborted")
         return deltas

@@ -309,6 +309,26 @@ def test_an_interrupted_step_can_be_made_again(engine, name, at, error, asked, e
     assert [served.result(rid).token_ids for rid in rids] == expected
 
 
+def test_a_refusal_in_a_step_that_fails_is_told_by_the_next(engine, asked, expected):
+    served = engine(lambda groups: Paged(groups, 40, block_size=BLOCK), route=Interrupted(1, RuntimeError("gone")))
+    never, other = served.submit(prompts((41,))[0], GREEDY), served.submit(asked[0], GREEDY)
+    with pytest.raises(RuntimeError):
+        served.step()
+    finish(served)
+    assert served.result(never).completions[0].reason == "refused"
+    assert served.result(other).token_ids == expected[0]
+
+
+def test_a_refused_request_can_be_cancelled_before_it_is_told(engine):
+    served = engine(lambda groups: Paged(groups, 40, block_size=BLOCK), route=Interrupted(1, RuntimeError("gone")))
+    never, other = served.submit(prompts((41,))[0], GREEDY), served.submit([5], GREEDY)
+    with pytest.raises(RuntimeError):
+        served.step()
+    assert served.cancel(never).completions[0].reason == "aborted"
+    finish(served)
+    assert served.result(other).token_ids
+
+
 def test_an_interrupted_generate_leaves_only_the_others(engine, asked, expected):
     served = engine(ROOMY["paged"], route=Interrupted(20, KeyboardInterrupt()))
     other = served.submit(asked[2], GREEDY)
