@@ -236,6 +236,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
         (lambda w: w.add_expert_count(8), r"llama\.expert_count 8"),
         (lambda w: w.add_sliding_window(16), r"llama\.attention\.sliding_window 16"),
         (lambda w: w.add_rope_scaling_type(RopeScalingType.YARN), "stretches RoPE by 'yarn'"),
+        (lambda w: w.add_block_count(2**31), "has 11 tensors, too few for 2,147,483,648 layers"),
         (lambda w: w.add_key_length(32), r"llama\.rope\.dimension_count 16 beside a head_dim of 32"),
         (lambda w: w.add_tensor("blk.0.attn_q.bias", np.zeros(64, np.float32)), r"no place for: blk\.0\.attn_q\.bias"),
         (lambda w: w.add_mask_token_id(1) or w.add_eot_token_id(400), r"has 400 for tokenizer\.ggml\.eot_token_id"),

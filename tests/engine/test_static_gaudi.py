@@ -55,12 +55,12 @@ def engine_of(name: str, decoder: Decoder, tokenizer: Any, device: HPU, **option
 def a_day(served: Engine) -> Iterator[str]:
     """Submit a day's requests, more than fit: greedy, sampled, forked and beams; what is asked for, in order."""
     long, short, middle, other = prompts((30, 3, 17, 9))
-    greedy = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+    greedy = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
     for prompt in (long, short * 3, middle, other):
         yield served.submit(prompt, greedy)
-    yield served.submit(other[:5], SamplingParams(n=3, temperature=0.9, seed=1, max_tokens=6, ignore_eos=True))
-    yield served.submit(middle[:7], SamplingParams(beams=2, max_tokens=6))
-    yield served.submit(long[:11] * 2, SamplingParams(temperature=0.7, seed=2, max_tokens=20, ignore_eos=True))
+    yield served.submit(other[:5], SamplingParams(n=3, temperature=0.9, seed=1, max_tokens=4, ignore_eos=True))
+    yield served.submit(middle[:7], SamplingParams(beams=2, max_tokens=4))
+    yield served.submit(long[:11] * 2, SamplingParams(temperature=0.7, seed=2, max_tokens=12, ignore_eos=True))
 
 
 def finish(served: Engine) -> None:
@@ -97,7 +97,8 @@ def on_card(mode: FakeTensorMode, decoder: Decoder) -> Decoder:
 
 @pytest.fixture
 def values_of_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What comes back to the host gets values: any logits, any tokens. Nothing on the card has one."""
+    """What comes back to the host gets values: any logits and beams, and of few tokens any, so that they repeat and
+    drafts are found. Nothing on the card has a value."""
     draw = np.random.default_rng(0)
 
     def values(tensor: Tensor) -> Any:
@@ -107,8 +108,12 @@ def values_of_fakes(monkeypatch: pytest.MonkeyPatch) -> None:
             return draw.standard_normal(shape, np.float32)
         return draw.permutation(np.arange(4, VOCAB))[: tensor.numel()].reshape(shape)
 
+    def tokens(tensor: Tensor) -> list[int]:
+        assert tensor.device.type == "cpu"
+        return draw.integers(4, 10, len(tensor)).tolist()
+
     monkeypatch.setattr(FakeTensor, "numpy", values, raising=False)
-    monkeypatch.setattr(FakeTensor, "tolist", lambda tensor: values(tensor).tolist(), raising=False)
+    monkeypatch.setattr(FakeTensor, "tolist", tokens, raising=False)
 
 
 @every_policy
