@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 
 from kvlab.attention.blockwise import Blockwise
@@ -25,13 +25,18 @@ def routes() -> dict[str, Route]:
     return {route.name: route for route in made}
 
 
-def fastest(announce: Callable[[str], None]) -> Route:
-    """`native` where Numba is installed; else `gather`, and `announce` is told so."""
+def fastest(announce: Callable[[str], None], head_dims: Iterable[int] = ()) -> Route:
+    """`native` where Numba is installed and all heads of the model are of a size it takes; else `gather`, and
+    `announce` is told so."""
     native = _native(announce)
-    if native is not None:
-        return native
-    announce(f"{WITHOUT_NUMBA}; gather takes its place")
-    return Gather()
+    if native is None:
+        announce(f"{WITHOUT_NUMBA}; gather takes its place")
+        return Gather()
+    multiple = native.takes.head_dim_multiple
+    if odd := [each for each in head_dims if each % multiple]:
+        announce(f"native needs a head_dim that is a multiple of {multiple}, not {odd[0]}; gather takes its place")
+        return Gather()
+    return native
 
 
 def _native(announce: Callable[[str], None] | None = None) -> Route | None:

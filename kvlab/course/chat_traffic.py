@@ -99,7 +99,7 @@ def manager_cost(*, tokens: int = 1024, repeats: int = 31) -> Paired:
     and evicts a block for each it takes. Paired, seconds a prompt."""
     arms: dict[str, Callable[[], float]] = {
         "Paged": prefill(Paged, tokens, BLOCK_SIZE),
-        "PagedPrefix, nothing found": prefill(PagedPrefix, tokens, BLOCK_SIZE),
+        "PagedPrefix": prefill(PagedPrefix, tokens, BLOCK_SIZE),
     }
     samples: dict[str, list[float]] = {name: [] for name in arms}
     for turn in range(repeats):
@@ -109,7 +109,7 @@ def manager_cost(*, tokens: int = 1024, repeats: int = 31) -> Paired:
 
 
 def engine_arms(
-    engine: Engine, *, prompts: int = 4, tokens: int = 768, answer: int = 16
+    engine: Engine, *, prompts: int = 2, tokens: int = 512, answer: int = 8
 ) -> dict[str, Callable[[], object]]:
     """For `measure`: the same work in three engines around one model. Without a cache; with one that finds nothing,
     its pool full of others' blocks; with one that finds all it may."""
@@ -127,7 +127,7 @@ def engine_arms(
     again = drawn()
     warm.generate(again, params)
     return {
-        "no prefix cache": lambda: plain.generate(drawn(), params),
+        "no cache": lambda: plain.generate(drawn(), params),
         "nothing found": lambda: cold.generate(drawn(), params),
-        "all but the last block found": lambda: warm.generate(again, params),
+        "all but a block": lambda: warm.generate(again, params),
     }

@@ -8,7 +8,7 @@ from typing import Final
 
 from kvlab.course.checks import Trial, exercise
 from kvlab.course.quiz import Option, Quiz
-from kvlab.course.small_server import BLOCK_SIZE, Job, NextStep, Preempt, SmallServer, job
+from kvlab.course.small_server import Job, NextStep, Preempt, SmallServer, job
 from kvlab.memory.block_pool import BlockPool
 
 POOL_FULL: Final = Quiz(
@@ -17,9 +17,9 @@ POOL_FULL: Final = Quiz(
     (
         Option(
             "Paging moves the blocks that were used least recently to the CPU's memory.",
-            why="Paging is how KV is laid out inside the GPU's memory, nothing else. Moving KV to the CPU is *swapping*, "
-            "a step of its own that a server may have or not. And no block is used less than others: each decode "
-            "step reads every block of its request.",
+            why="Paging is how KV is laid out inside the GPU's memory, no more. Moving KV to the CPU is swapping, a "
+            "step of its own that a server may have or not. And no block is used less than others: each decode step "
+            "reads every block of its request.",
         ),
         Option(
             "Several requests lose a block each, so that nobody loses much.",
@@ -40,12 +40,12 @@ POOL_FULL: Final = Quiz(
 
 HALF: Final = Quiz(
     "05-half",
-    "A needs one block. A scheduler takes C's *last* block only and leaves C's other blocks where they are. "
+    "A needs one block. A scheduler takes only the last block of C and leaves C's other blocks where they are. "
     "What is wrong with that?",
     (
         Option(
             "Nothing: C goes on with the blocks it has.",
-            why="C's next token reads the keys and values of all tokens before it. Without a block it can't be computed.",
+            why="C's next token reads the keys and values of all tokens before it. One missing block forbids it.",
         ),
         Option(
             "C's text changes.",
@@ -88,7 +88,7 @@ def reference_next_step(
 @exercise(
     "Who runs in the next step",
     hint="Three cases for each request in the queue, in its order: at its longest it has more blocks than the whole "
-    "pool (refuse it, look at the next); no budget or too few free blocks *now* (stop: nobody overtakes); else it "
+    "pool (refuse it, look at the next); no budget or too few free blocks now (stop: nobody overtakes); else it "
     "gets tokens, and budget and free blocks shrink.",
 )
 def check_next_step(trial: Trial, next_step: NextStep) -> None:
@@ -158,8 +158,8 @@ def requests() -> tuple[list[Job], list[int]]:
 
 @exercise(
     "All memory of the request that came last",
-    hint="Five lines: take the last one out of `running`; give all its blocks to the pool; its list of blocks is empty; "
-    "none of its tokens is computed now; it stands first in the queue. The tokens themselves stay: they are known.",
+    hint="Five lines: take the last one out of `running`; give all its blocks to the pool; its list of blocks is empty "
+    "then; none of its tokens is computed; it stands first in the queue. The tokens themselves stay: they are known.",
 )
 def check_preempt(trial: Trial, preempt: Preempt) -> None:
     """`preempt(running, waiting, pool)`: one whole request leaves, and every text is as if nothing had happened."""
@@ -200,15 +200,3 @@ def compared(texts: Mapping[str, str], undisturbed: Mapping[str, str]) -> str:
         same = "the same" if text == undisturbed[name] else f"not {undisturbed[name]!r}"
         rows.append(f"{name}: {text!r:30} {same}")
     return "\n".join(rows)
-
-
-__all__ = [
-    "BLOCK_SIZE",
-    "HALF",
-    "POOL_FULL",
-    "check_next_step",
-    "check_preempt",
-    "compared",
-    "reference_next_step",
-    "requests",
-]

@@ -49,7 +49,7 @@ CHAIN: Final = Quiz(
     (
         Option(
             "To keep names apart: 16 tokens are so few that different blocks would get the same name",
-            why="SHA-256 of 16 tokens would keep different tokens apart. The trouble is with *equal* tokens.",
+            why="SHA-256 of 16 tokens would keep different tokens apart. The trouble is with equal tokens.",
         ),
         Option(
             "A token's keys and values depend on all tokens before it, so equal tokens after another past are another "
@@ -72,8 +72,8 @@ CHAIN: Final = Quiz(
 
 @exercise(
     "A name for each full block",
-    hint="Begin with a `parent` made from the salt. For each full block hash the parent *and* the block's ids; the "
-    "digest is this block's name and the next block's parent.",
+    hint="Begin with a `parent` made from the salt. For each full block hash the parent and the block's ids together; "
+    "the digest is this block's name and the next block's parent.",
 )
 def check_names(trial: Trial, names: Names) -> None:
     """Full blocks only; another past, another order or another salt is another name."""
@@ -145,7 +145,7 @@ def check_lookup(trial: Trial, lookup: Lookup) -> None:
         found = lookup(given, found_at.get, tokens, size)
         trial.holds("the names as they were", given == names, _Shown("the list of names was changed"))
         seen = list(found) if isinstance(found, list | tuple) else None
-        claim = f"blocks {show(right)}, {tokens - len(right) * size} tokens to compute"
+        claim = f"blocks {show(right)}, {tokens - len(right) * size} to compute"
         fault = show(found) if seen is None else _fault(seen, right, tokens, size)
         trial.holds(claim, seen == right, _Shown(fault))
 
@@ -179,7 +179,7 @@ def _fault(found: list[Any], right: list[int], tokens: int, size: int) -> str:
         return f"{said}: it went on behind a block that is not cached"
     if len(found) < len(right) and right[len(found)] == 0:
         return f"{said}: block 0 was taken for none"
-    return f"{said}: {left} tokens to compute"
+    return f"{said}: {left} to compute"
 
 
 class _Shown(str):

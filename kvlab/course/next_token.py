@@ -84,9 +84,9 @@ class NextToken:
         return True
 
     def arms(self) -> dict[str, Callable[[], object]]:
-        """What to measure: the first is the baseline."""
-        without = {f"no cache, {batch}": partial(self.without_cache, self.texts(batch)) for batch in BATCHES}
-        cached = {f"cache, {batch}": self.with_cache(batch).step for batch in BATCHES}
+        """What to measure: `all` tokens of so many texts computed again (the first is the baseline), or the `new` ones."""
+        without = {f"all {batch}": partial(self.without_cache, self.texts(batch)) for batch in BATCHES}
+        cached = {f"new {batch}": self.with_cache(batch).step for batch in BATCHES}
         return {**without, **cached}
 
     def measure(self) -> Paired:

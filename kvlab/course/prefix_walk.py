@@ -25,7 +25,7 @@ Find: TypeAlias = Callable[[Digest], int | None]
 Lookup: TypeAlias = Callable[[Sequence[Digest], Find, int, int], Sequence[int]]
 """lookup(names, find, tokens, block_size): the blocks that a prompt of `tokens` tokens takes over."""
 
-STEWARD: Final = "You are the steward of a great house, and you answer every guest in one sentence. "
+STEWARD: Final = "You are the old steward of a great house, and you answer every guest in one sentence. "
 HALL: Final = (
     "You are the steward of an old house that stands between the river and the woods. The master is a man of few "
     "words, the mistress is fond of music, and their three daughters are seldom of one mind. Breakfast is at nine, and "

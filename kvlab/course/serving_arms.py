@@ -43,9 +43,9 @@ OPENINGS: Final = (
 )
 """Six openings in the manner of the training text."""
 PROMPT_TOKENS: Final = 120
-OUTPUT_TOKENS: Final = 24
-ROOM_BLOCKS: Final = 54
-"""What all six need at their longest: 144 tokens each."""
+OUTPUT_TOKENS: Final = 32
+ROOM_BLOCKS: Final = 60
+"""What all six need at their longest: 152 tokens each."""
 TIGHT_BLOCKS: Final = 48
 BATCHES: Final = (1, 8, 32)
 
@@ -68,7 +68,7 @@ def engine_of(blocks: int, *, log: EventLog | None = None, **options: Any) -> En
 
 
 def six(engine: Engine) -> list[Result]:
-    """Six prompts of 120 tokens (the openings, each time beginning with another), continued by 24 tokens."""
+    """Six prompts of 120 tokens (the openings, each time beginning with another), continued by 32 tokens."""
     turned = [" ".join((*OPENINGS[number:], *OPENINGS[:number])) for number in range(len(OPENINGS))]
     prompts = [engine.tokenizer.encode(text)[:PROMPT_TOKENS] for text in turned]
     require(all(len(prompt) == PROMPT_TOKENS for prompt in prompts), "the openings fill the prompts")
@@ -86,11 +86,11 @@ def preemption_arms() -> Arms:
 
 
 def thirty_two(engine: Engine) -> int:
-    """32 prompts of 16 tokens, answered with 6 each; the number of steps it took."""
+    """32 prompts of 16 tokens, answered with 4 each; the number of steps it took."""
     before = engine.spent.steps
     prompts = [[4 + (7 * number + position) % 1024 for position in range(16)] for number in range(32)]
-    answers = engine.generate(prompts, SamplingParams(temperature=0, max_tokens=6, ignore_eos=True))
-    require(sum(len(each.token_ids) for each in answers) == 32 * 6, "every prompt is answered with 6 tokens")
+    answers = engine.generate(prompts, SamplingParams(temperature=0, max_tokens=4, ignore_eos=True))
+    require(sum(len(each.token_ids) for each in answers) == 32 * 4, "every prompt is answered with 4 tokens")
     return engine.spent.steps - before
 
 

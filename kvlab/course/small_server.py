@@ -108,11 +108,12 @@ class SmallServer:
         """One step; whether anything happened."""
         plan, refused = self.next_step(self.budget, list(self.running), list(self.waiting), self.pool)
         self._refuse(refused)
-        refusing, before = bool(refused), list(self.running)
+        before = list(self.running)
         for each in before:
             if each in self.running and not self._room(each, plan.get(each.name, 0)):
                 return False
-        if before == self.running:
+        preempted = before != self.running
+        if not preempted:
             for each in [each for each in self.waiting if plan.get(each.name)]:
                 self._admit(each)
         done = [(each, self._compute(each, plan[each.name])) for each in self.running if plan.get(each.name)]
@@ -120,7 +121,7 @@ class SmallServer:
         for each, _ in done:
             if len(each.tokens) == each.most_tokens:
                 self._leave(each)
-        return bool(done) or refusing
+        return bool(done or preempted or refused)
 
     def _arrive(self, each: Job) -> None:
         self.waiting.append(each)

@@ -14,6 +14,7 @@ from kvlab.viz.drawing import text_table
 class Table:
     """Rows of text under a header, the first column naming each row; `note` stands below.
 
+    With clock readings (`measured_text`) the columns of the text are not padded: a reading's width would be compared.
     Raises `InvalidInput` without rows or where a row has not the header's length.
     """
 
@@ -28,7 +29,10 @@ class Table:
 
     def __repr__(self) -> str:
         note = [self.note] if self.note else []
-        return "\n".join([self.title, text_table([self.header, *self.rows]), *note])
+        lines = [self.header, *self.rows]
+        read = any("measured:" in cell for row in self.rows for cell in row)
+        told = "\n".join("  " + " | ".join(line) for line in lines) if read else text_table(lines)
+        return "\n".join([self.title, told, *note])
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, Any]:
         style = "text-align:{};padding:2px 10px"

@@ -42,7 +42,8 @@ def cache_and_runner(
     policy = scheduler.policy
     if rounding is None:
         if route is None:
-            route = fastest(announce) if device.name == "cpu" else Gather(fused=device.sdpa)
+            heads = {decoder.config.head_dim(layer) for layer in range(decoder.config.layers)}
+            route = fastest(announce, heads) if device.name == "cpu" else Gather(fused=device.sdpa)
         cache = KVCache(decoder.config, policy, device=decoder.device)
         return cache, Runner(decoder, cache, route)
     if route is not None:

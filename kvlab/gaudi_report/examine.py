@@ -13,8 +13,10 @@ import torch
 from kvlab.device.base import Bandwidth
 from kvlab.device.hpu import HPU
 from kvlab.doctor import Check, first_line
+from kvlab.engine.static_shapes import Rounding
 from kvlab.gaudi_report import trials
 from kvlab.gaudi_report.cases import Geometry, decode_case
+from kvlab.gaudi_report.served_steps import Served, beside_the_cpu
 from kvlab.gaudi_report.static_routes import static_routes
 from kvlab.gaudi_report.trials import Layer, Timing, Verdict
 
@@ -27,7 +29,8 @@ Trial: TypeAlias = Callable[[], Verdict]
 @dataclass(frozen=True)
 class Sizes:
     """A small step of mixed lengths, compared with the reference, with and without a window; `day_steps` random
-    steps of at most `day_requests` requests and `day_blocks` blocks each; one full layer, which is timed."""
+    steps of at most `day_requests` requests and `day_blocks` blocks each; one full layer, which is timed; and what the
+    engine serves."""
 
     small: Geometry
     lengths: tuple[int, ...]
@@ -38,6 +41,7 @@ class Sizes:
     layer: Geometry
     layer_requests: int
     layer_tokens: int
+    served: Served
 
 
 FULL = Sizes(
@@ -50,7 +54,21 @@ FULL = Sizes(
     layer=Geometry(q_heads=32, kv_heads=16, head_dim=256, block_size=128),
     layer_requests=56,
     layer_tokens=1024,
-)
+    served=Served(
+        model={
+            "model_type": "gemma3_text", "hidden_size": 512, "num_hidden_layers": 4, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 1024, "vocab_size": 4096,
+            "max_position_embeddings": 1024, "sliding_window": 200, "tie_word_embeddings": True,
+            "layer_types": ["sliding_attention", "full_attention"] * 2, "initializer_range": 0.05,
+        },
+        prompts=(300, 30, 129),
+        output_tokens=24,
+        pool_tokens=512,
+        block_size=16,
+        token_budget=128,
+        rounding=Rounding(requests=4, chunk=128, context=256, moved=512),
+    ),
+)  # fmt: skip
 """The layer is a sliding one of Gemma 4 31B with 56 requests and a full window, as article 000 timed it."""
 
 
@@ -112,6 +130,8 @@ def _trials(device: HPU, sizes: Sizes, found: Findings) -> Iterator[tuple[str, T
 
     for route in static_routes(device, sizes.layer_requests, _blocks(sizes.layer_tokens, sizes.layer)):
         yield f"{route.name}, a full layer", partial(trials.layer_time, device, route, layer, found.timings)
+    for name, dtype in DTYPES.items():
+        yield f"engine, {name}", partial(beside_the_cpu, device, sizes.served, dtype)
     yield "operators on the host", partial(trials.fallbacks, device)
 
 

@@ -93,16 +93,17 @@ def no_shape_is_new(device: HPU, each: StaticRoute, geometry: Geometry, blocks: 
     with device.warming():
         for shape in each.warmup:
             each.run(compute, case([size * count for count in shape]).step, there)
-    before, draw = _graphs(device), random.Random(0)
+    before, draw = compiled_graphs(device), random.Random(0)
     for _ in range(steps):
         lengths = [draw.randint(1, size * blocks // requests) for _ in range(draw.randint(1, requests))]
         each.run(compute, case(lengths).step, there)
-    after = _graphs(device)
+    after = compiled_graphs(device)
     told = f"{len(each.warmup)} sets of shapes, then {steps} random steps; graph_compilation {before}, then {after}"
     return before == after, told
 
 
-def _graphs(device: HPU) -> list[tuple[str, Any]]:
+def compiled_graphs(device: HPU) -> list[tuple[str, Any]]:
+    """The bridge's count of the graphs that it has compiled."""
     device.synchronize()
     return device.counters()["graph_compilation"]
 

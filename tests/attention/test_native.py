@@ -103,6 +103,14 @@ def test_queries_need_not_be_contiguous_but_the_store_must() -> None:
         route(step, store)
 
 
+def test_heads_that_it_does_not_take_are_gathered_and_said_so() -> None:
+    told: list[str] = []
+    assert registry.fastest(told.append, [64, 32]).name == "native"
+    assert not told
+    assert registry.fastest(told.append, [64, 40]).name == "gather"
+    assert "not 40" in told[0]
+
+
 @pytest.mark.parametrize("kernel", [native_kernel.take, native_kernel.attend, native_kernel.merge])
 def test_another_process_finds_what_this_one_compiled(kernel) -> None:
     """The key of Numba's cache on disk has the closure in it; a compiled function there differs in each process."""

@@ -1,7 +1,11 @@
 """Tables of notebooks: the same in text and in HTML."""
 
+import re
+
 import pytest
 
+from kvlab.course.measured import measured_text
+from kvlab.course.normalise import MEASURED
 from kvlab.course.table import Table
 from kvlab.errors import InvalidInput
 
@@ -38,3 +42,11 @@ def test_without_a_note_nothing_stands_below():
 def test_no_rows_or_rows_of_another_length_are_refused(rows: list[tuple[str, ...]]):
     with pytest.raises(InvalidInput, match="rows of 2 cells"):
         Table("T", ("a", "b"), rows)
+
+
+def test_the_width_of_a_clock_reading_leaves_no_trace_in_the_text():
+    texts = []
+    for seconds in (0.0123, 1.5, 0.000004567):
+        table = Table("Two", ("arm", "time"), [("native", measured_text(seconds)), ("gather", measured_text(0.2))])
+        texts.append(re.sub(MEASURED, "measured: TIME", repr(table)))
+    assert texts == ["Two\n  arm | time\n  native | measured: TIME\n  gather | measured: TIME"] * 3

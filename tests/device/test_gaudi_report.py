@@ -9,6 +9,7 @@ import pytest
 import torch
 from device.conftest import OnTheCPU
 from device.gaudi_standin import FusedSDPA, Gaudi
+from support.tiny_model import tiny_config
 from typer.testing import CliRunner
 
 from kvlab.attention.flat_pa import FlatPA
@@ -17,9 +18,12 @@ from kvlab.cli import app
 from kvlab.device import bandwidth
 from kvlab.device.hpu import HPU
 from kvlab.doctor import Check
+from kvlab.engine.static_runner import StaticRunner
+from kvlab.engine.static_shapes import Rounding
 from kvlab.gaudi_report import examine, trials
 from kvlab.gaudi_report.cases import Geometry, decode_case
 from kvlab.gaudi_report.examine import DTYPES, FULL, Findings, Sizes, examine_gaudi
+from kvlab.gaudi_report.served_steps import Served, beside_the_cpu
 from kvlab.gaudi_report.show import as_json, as_markdown, environment
 from kvlab.gaudi_report.static_routes import static_routes
 from kvlab.gaudi_report.trials import Verdict, against_reference, fallbacks, no_shape_is_new, store
@@ -37,6 +41,15 @@ SMALL = Sizes(
     layer=TINY,
     layer_requests=2,
     layer_tokens=16,
+    served=Served(
+        model=tiny_config().source,
+        prompts=(18, 3, 10),
+        output_tokens=8,
+        pool_tokens=48,
+        block_size=4,
+        token_budget=8,
+        rounding=Rounding(requests=4, chunk=8, context=48, moved=48),
+    ),
 )
 
 
@@ -150,6 +163,32 @@ def test_a_shape_that_was_not_warmed_up_is_found(eager_gaudi: Gaudi) -> None:
     assert not ok
     assert "1 sets of shapes" in told
     assert no_shape_is_new(device, each, TINY, 4, 12)[0]
+
+
+def test_the_engine_serves_as_on_the_cpu_and_its_memory_moves(lazy_gaudi: Gaudi) -> None:
+    for served in (SMALL.served, FULL.served):
+        ok, told = beside_the_cpu(OnTheCPU.open(), served, torch.float32)
+        assert ok, told
+        assert " 0 bytes" not in told
+        assert " 0 swapped" not in told
+
+
+def test_an_engine_that_answers_otherwise_is_found(lazy_gaudi: Gaudi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FusedSDPA, "apply", lambda q, *rest: torch.zeros_like(q))
+    ok, told = beside_the_cpu(OnTheCPU.open(), SMALL.served, torch.float32)
+    assert not ok
+    assert "allowed" in told
+
+
+def test_an_engine_that_compiles_while_it_serves_is_found(lazy_gaudi: Gaudi, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = StaticRunner.run
+
+    def compiles(self: StaticRunner, batch: object) -> torch.Tensor:
+        lazy_gaudi.compiled += 1
+        return run(self, batch)
+
+    monkeypatch.setattr(StaticRunner, "run", compiles)
+    assert not beside_the_cpu(OnTheCPU.open(), SMALL.served, torch.float32)[0]
 
 
 def test_an_operator_on_the_host_is_found(lazy_gaudi: Gaudi) -> None:

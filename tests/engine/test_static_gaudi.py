@@ -37,13 +37,13 @@ OPTIONS: dict[str, Any] = {
 every_policy = pytest.mark.parametrize("name", TIGHT)
 
 
-def small_decoder() -> Decoder:
+def small_decoder(dtype: torch.dtype = torch.float32) -> Decoder:
     """One layer of each kind."""
     fields = {
         **tiny_config().source, "num_hidden_layers": 2, "layer_types": ["sliding_attention", "full_attention"],
         "hidden_size": 32, "head_dim": 16, "intermediate_size": 32,
     }  # fmt: skip
-    config = DecoderConfig.from_config(fields)
+    config = DecoderConfig.from_config(fields).with_dtype(dtype)
     return Decoder(config, random_weights(config, torch.Generator().manual_seed(0)))
 
 
@@ -122,7 +122,7 @@ def test_the_whole_step_stays_on_the_card_and_meets_nothing_new(
 ) -> None:
     """Prompts in chunks, decoding and drafts beside them, forks, beams, preemption, copies and swaps: the card meets
     no operator and no shape, in a graph or outside, that it did not meet while it warmed up."""
-    decoder, told = small_decoder(), []
+    decoder, told = small_decoder(torch.bfloat16), []
     with fake_hpu() as mode, Watched() as watched:
         served = engine_of(name, on_card(mode, decoder), tokenizer, Card.open(), announce=told.append)
         assert isinstance(served.runner, StaticRunner)

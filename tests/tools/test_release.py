@@ -27,7 +27,7 @@ def finished(tools, tmp_path, monkeypatch):
     monkeypatch.setattr(release, "SAMPLES", (("And", 6),))
     folder = tmp_path / "run"
     folder.mkdir()
-    chapters = tuple(Document("Book", f"Book {n}", TEXT) for n in range(9))
+    chapters = tuple(Document("Book", f"Book {n}", TEXT * 30) for n in range(9))
     source = Source("Book", "package book 1.0", "public domain", chapters)
     train_embedded.prepare([source], Settings(minutes=1), folder)
     decoder_config = DecoderConfig.from_config(config())
@@ -52,7 +52,7 @@ def test_what_ships_is_the_better_of_the_checkpoint_in_bf16(finished, tmp_path):
         "tokens": 9000,
         "minutes": 1.0,
         "train_nats_per_token": pytest.approx(3.725),
-        "finished": True,
+        "share_of_schedule": 1.0,
     }
     decoder = load(tmp_path / "out")
     kept = torch.load(finished / "checkpoint.pt", weights_only=True)["average"]
@@ -72,12 +72,13 @@ def test_what_ships_is_the_better_of_the_checkpoint_in_bf16(finished, tmp_path):
     assert facts["sources"][0]["sha256"] in card
 
 
-def test_an_unfinished_run_is_told_as_such(finished, tmp_path):
+def test_a_run_stopped_early_is_told_as_such(finished, tmp_path):
     from train.release import release
 
-    log = finished / "log.jsonl"
-    log.write_text("".join(log.read_text(encoding="utf-8").splitlines(keepends=True)[:-1]), encoding="utf-8")
-    assert not release(finished, tmp_path / "out", "")["run"]["finished"]
+    checkpoint = torch.load(finished / "checkpoint.pt", weights_only=True)
+    torch.save(checkpoint | {"counts": (30, 9000, 27.0)}, finished / "checkpoint.pt")
+    assert release(finished, tmp_path / "out", "")["run"]["share_of_schedule"] == 0.45
+    assert "45.0% of the schedule" in (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
 
 
 def test_a_model_too_large_ships_nothing(finished, tmp_path, monkeypatch):
@@ -103,7 +104,12 @@ def test_held_out_loss_of_a_model_that_guesses(finished):
     assert found["by_source"]["all"]["nats_per_token"] == nats
     assert found["by_source"]["a"]["tokens"] > 1024
     assert found["by_source"]["all"]["bytes"] == len(TEXT) * 30 + 3
-    assert set(found["nats_per_token_by_position"].values()) == {nats}
+    late = found["context"]
+    assert late == {
+        "targets": 256 * (found["by_source"]["a"]["tokens"] // 1024),
+        "at_least_768": nats,
+        "at_most_320": nats,
+    }
     row = found["by_source"]["b"]
     assert row["bits_per_byte"] == pytest.approx(nats * row["tokens"] / 0.693147 / 3, abs=1e-3)
 

@@ -39,7 +39,7 @@ def card(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
                 ),
                 ("machine", f"{machine['processor']}, {machine['cores']} cores, no accelerator"),
                 ("software", f"Python {machine['python']}, torch {machine['torch']}"),
-                ("steps", f"{run['steps']:,}"),
+                ("steps", f"{run['steps']:,}, which is {run['share_of_schedule']:.1%} of the schedule"),
                 (
                     "tokens seen",
                     f"{run['tokens']:,}, {run['tokens'] / facts['train']['tokens']:.1f} times the training text",
@@ -71,11 +71,8 @@ def card(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
             ],
             ("source", "nats a token", "bits a byte", "tokens", "bytes"),
         )
-        + "\n\nBy the position in the context, where a later token has more to read:\n\n"
-        + table(
-            [(positions, f"{loss:.3f}") for positions, loss in held_out["nats_per_token_by_position"].items()],
-            ("positions", "nats a token"),
-        ),
+        + "\n\n"
+        + context(held_out["context"]),
         f"## Samples\n\nTemperature {facts['sampling']['temperature']}, seeds {facts['sampling']['seed']} "
         f"to {facts['sampling']['seed'] + len(facts['samples']) - 1}, none left out. "
         "The prompt is in bold.\n\n" + "\n\n".join(quoted(each) for each in facts["samples"]),
@@ -120,6 +117,13 @@ def data(facts: Mapping[str, Any]) -> str:
             f"{facts['train']['tokens']:,} tokens."
         )
     )
+
+
+def context(found: Mapping[str, float]) -> str:
+    """What a long context is worth, in a sentence."""
+    targets, *losses = found.items()
+    said = " and ".join(f"{loss:.3f} nats with {bound.replace('_', ' ')}" for bound, loss in losses)
+    return fill(f"The same {targets[1]:,} tokens, late in long chapters, cost {said} tokens of context before them.")
 
 
 def architecture(config: Mapping[str, Any]) -> str:

@@ -1,10 +1,10 @@
-"""What a trained model is worth: loss on the chapters held out, loss along a long context, text it writes."""
+"""What a trained model is worth: loss on the chapters held out, what a long context is worth, text it writes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
+from typing import Any
 
 import torch
 
@@ -15,38 +15,42 @@ from train.corpus import Document
 from train.loop import losses
 from train.model import MAX_POSITIONS
 
-EDGES = (0, 64, 256, 512, MAX_POSITIONS)
+LATE, SHORT = 256, 64
 
 
 @torch.inference_mode()
-def held_out_losses(decoder: Decoder, tokenizer: Tokenizer, documents: Sequence[Document]) -> dict[str, object]:
-    """Loss per source and over all, in nats a token and in bits a byte of the text, and by position in the context.
+def held_out_losses(decoder: Decoder, tokenizer: Tokenizer, documents: Sequence[Document]) -> dict[str, Any]:
+    """Loss per source and over all, in nats a token and in bits a byte of the text; the worth of a long context.
 
     A chapter is <bos> text <eos>, cut into pieces of `MAX_POSITIONS` tokens; nothing before a piece is seen. The
-    bits include those of <eos>, the bytes don't.
+    bits include those of <eos>, the bytes don't. `context`: the last `LATE` tokens of the whole pieces, once with all
+    of the piece before them, once with no more than `SHORT` tokens before the first of them.
     """
     nats: dict[str, float] = {}
     tokens: dict[str, int] = {}
     sizes: dict[str, int] = {}
-    along = torch.zeros(MAX_POSITIONS, dtype=torch.float64)
-    counts = torch.zeros(MAX_POSITIONS, dtype=torch.int64)
+    whole, cut = [], []
     for document in documents:
         ids = torch.tensor([*tokenizer.encode(document.text), *tokenizer.eos_token_ids])
         for start in range(0, len(ids) - 1, MAX_POSITIONS):
-            each = losses(decoder, ids[None, start : start + MAX_POSITIONS + 1]).double()
-            along[: len(each)] += each
-            counts[: len(each)] += 1
-            nats[document.source] = nats.get(document.source, 0.0) + each.sum().item()
+            piece = ids[None, start : start + MAX_POSITIONS + 1]
+            each = losses(decoder, piece)
+            nats[document.source] = nats.get(document.source, 0.0) + each.double().sum().item()
+            if len(each) == MAX_POSITIONS:
+                whole.append(each[-LATE:].mean().item())
+                cut.append(losses(decoder, piece[:, -LATE - SHORT - 1 :])[-LATE:].mean().item())
         tokens[document.source] = tokens.get(document.source, 0) + len(ids) - 1
         sizes[document.source] = sizes.get(document.source, 0) + len(document.text.encode())
     rows = {source: row(nats[source], tokens[source], sizes[source]) for source in nats}
     rows["all"] = row(sum(nats.values()), sum(tokens.values()), sum(sizes.values()))
-    positions = {
-        f"[{start}, {end})": round((along[start:end].sum() / counts[start:end].sum()).item(), 4)
-        for start, end in pairwise(EDGES)
-        if counts[start:end].sum() > 0
-    }
-    return {"by_source": rows, "nats_per_token_by_position": positions}
+    found: dict[str, Any] = {"by_source": rows}
+    if whole:
+        found["context"] = {
+            "targets": len(whole) * LATE,
+            f"at_least_{MAX_POSITIONS - LATE}": round(sum(whole) / len(whole), 4),
+            f"at_most_{SHORT + LATE}": round(sum(cut) / len(cut), 4),
+        }
+    return found
 
 
 def row(nats: float, tokens: int, size: int) -> dict[str, float]:

@@ -63,6 +63,7 @@ class Run:
         self.average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         self.hidden = torch.compile(model.hidden, dynamic=False) if settings.compiled else model.hidden
         self.steps, self.tokens, self.spent_s, self.stopped = 0, 0, 0.0, False
+        self._read_s: float | None = None
 
     @property
     def share(self) -> float:
@@ -81,8 +82,9 @@ class Run:
             dist.barrier()
 
     def step(self) -> float:
-        """One optimizer step; its loss, in nats a token. The first worker's clock counts."""
-        start = time.monotonic()
+        """One optimizer step; its loss, in nats a token. The first worker's clock counts, pauses between steps too."""
+        if self._read_s is None:
+            self._read_s = time.monotonic()
         stage = self.schedule.stage(self.share)
         windows = self.batches.next(stage.length, stage.batch)[self.rank :: self.settings.workers]
         loss = self._gradients(windows, stage)
@@ -97,7 +99,9 @@ class Run:
             self._follow()
         self.steps += 1
         self.tokens += stage.batch * stage.length
-        clock = torch.tensor([self.spent_s + time.monotonic() - start, float(self.stopped)], dtype=torch.float64)
+        now = time.monotonic()
+        clock = torch.tensor([self.spent_s + now - self._read_s, float(self.stopped)], dtype=torch.float64)
+        self._read_s = now
         dist.broadcast(clock, 0)
         self.spent_s, self.stopped = clock[0].item(), bool(clock[1].item())
         return loss

@@ -89,7 +89,7 @@ def told(run: Path, checkpoint: dict[str, Any], command: str) -> dict[str, Any]:
         "tokens": tokens,
         "minutes": round(spent_s / 60, 1),
         "train_nats_per_token": round(sum(each["train"] for each in curve[-10:]) / len(curve[-10:]), 4),
-        "finished": any("end" in each for each in rows[-1:]),
+        "share_of_schedule": round(min(1.0, spent_s / 60 / facts["settings"]["minutes"]), 3),
     }
     thinned = curve[:: max(1, len(curve) // 40)]
     facts["curve"] = [{key: each[key] for key in ("minutes", "step", "train")} for each in thinned]

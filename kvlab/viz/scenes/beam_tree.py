@@ -28,6 +28,7 @@ _NODE = 30.0
 _ROW = 40.0
 _TOP = 22.0
 _WIDEST = 150.0
+_LEAST = 3
 
 
 def beam_tree(
@@ -142,6 +143,8 @@ def _box(node: BeamNode, x: float, y: float, width: float, strong: bool, tint: s
         left = x + 24
     score = _score(node)
     room = int((x + width - 8 - len(score) * 6 - left) / 7)
+    if room < _LEAST:  # the token matters more; the score is in the tip and in the table
+        score, room = "", int((x + width - 6 - left) / 7)
     quiet = pruned or not strong
     parts.append(svg.text(left, y + 4.5, shown(node.label, max(1, room)), class_="kv-quiet" if quiet else "kv-head"))
     parts.append(svg.text(x + width - 6, y + 4, score, class_="kv-quiet kv-end"))
