@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import socket
 from dataclasses import asdict
 from pathlib import Path
@@ -35,6 +36,10 @@ def prepare(sources: list[Source], settings: Settings, folder: Path) -> None:
     """Write what the workers and the export read: tokenizer, token ids, texts held out, what was used."""
     documents = [document for source in sources for document in source.documents]
     train, held_out = split(documents, HELD_OUT_SHARE, settings.seed)
+    if not held_out:
+        raise SystemExit(
+            "every text is a single document: give one with chapters (a line such as CHAPTER I before each)"
+        )
     tokenizer = train_tokenizer((document.text for document in train), VOCAB_SIZE)
     save_tokenizer(tokenizer, folder, MAX_POSITIONS)
     arrays = {f"{at:05d}": encoded(tokenizer, document) for at, document in enumerate(train)}
@@ -96,6 +101,8 @@ def train(arguments: argparse.Namespace) -> None:
     folder: Path = arguments.work
     settings = Settings(minutes=arguments.minutes, seed=arguments.seed, workers=arguments.workers)
     if arguments.resume:
+        if not (folder / "checkpoint.pt").exists():
+            raise SystemExit(f"{folder} holds no checkpoint yet: begin again in a new folder, without --resume")
         settings = Settings(**json.loads((folder / "record.json").read_text(encoding="utf-8"))["settings"])
     else:
         folder.mkdir(parents=True)
@@ -106,6 +113,7 @@ def train(arguments: argparse.Namespace) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the workers too: the first one saves, then all end
     mp.spawn(work, (settings, folder, arguments.resume, port), settings.workers)
 
 

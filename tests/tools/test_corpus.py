@@ -136,7 +136,7 @@ def test_the_split_is_a_partition_of_every_source(counts, share, seed):
     assert [each for each in documents if each in held_out] == held_out
     for source, count in enumerate(counts):
         drawn = sum(each.source == str(source) for each in held_out)
-        assert drawn == max(1, round(share * count))
+        assert drawn == (0 if count == 1 else max(1, round(share * count)))
     assert (train, held_out) == split(documents, share, seed)
 
 

@@ -154,17 +154,17 @@ def test_a_run_learns_and_ends_with_its_minutes(begin):
 
 
 def test_stopped_and_taken_up_again_is_as_undisturbed(begin):
-    run = begin()
-    for _ in range(20):
-        run.step()
-    run.save()
+    undisturbed, stopped = begin(), begin()
+    expected = [undisturbed.step() for _ in range(45)]
+    found = [stopped.step() for _ in range(20)]
+    stopped.save()
     resumed = begin()
     resumed.restore()
-    for _ in range(25):
-        assert run.step() == resumed.step()
-    for (name, one), other in zip(run.model.named_parameters(), resumed.model.parameters(), strict=True):
+    found += [resumed.step() for _ in range(25)]
+    assert found == expected
+    for (name, one), other in zip(undisturbed.model.named_parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(one, other), name
-        assert torch.equal(run.average[name], resumed.average[name])
+        assert torch.equal(undisturbed.average[name], resumed.average[name])
 
 
 def test_a_checkpoint_of_two_times_is_refused(begin):

@@ -71,8 +71,7 @@ def card(facts: Mapping[str, Any], config: Mapping[str, Any]) -> str:
             ],
             ("source", "nats a token", "bits a byte", "tokens", "bytes"),
         )
-        + "\n\n"
-        + context(held_out["context"]),
+        + ("\n\n" + context(held_out["context"]) if "context" in held_out else ""),
         f"## Samples\n\nTemperature {facts['sampling']['temperature']}, seeds {facts['sampling']['seed']} "
         f"to {facts['sampling']['seed'] + len(facts['samples']) - 1}, none left out. "
         "The prompt is in bold.\n\n" + "\n\n".join(quoted(each) for each in facts["samples"]),

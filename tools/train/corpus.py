@@ -148,14 +148,18 @@ def text_file(path: Path) -> Source:
 
 
 def split(documents: Iterable[Document], share: float, seed: int) -> tuple[list[Document], list[Document]]:
-    """(train, held out): of each source `share` of its documents, at least one, drawn with `seed`; order is kept."""
+    """(train, held out): of each source `share` of its documents, at least one, drawn with `seed`; order is kept.
+
+    A source of a single document is trained on.
+    """
     by_source: dict[str, list[Document]] = {}
     for document in documents:
         by_source.setdefault(document.source, []).append(document)
     train: list[Document] = []
     held_out: list[Document] = []
     for source, group in by_source.items():
-        drawn = set(random.Random(f"{seed} {source}").sample(range(len(group)), max(1, round(share * len(group)))))
+        count = min(max(1, round(share * len(group))), len(group) - 1)
+        drawn = set(random.Random(f"{seed} {source}").sample(range(len(group)), count))
         for at, document in enumerate(group):
             (held_out if at in drawn else train).append(document)
     return train, held_out

@@ -63,6 +63,7 @@ class Run:
         self.average = {name: weight.detach().clone() for name, weight in model.named_parameters()}
         self.hidden = torch.compile(model.hidden, dynamic=False) if settings.compiled else model.hidden
         self.steps, self.tokens, self.spent_s, self.stopped = 0, 0, 0.0, False
+        self._asked_to_stop = False  # this worker alone knows; `stopped` is what all have been told
         self._read_s: float | None = None
 
     @property
@@ -100,7 +101,7 @@ class Run:
         self.steps += 1
         self.tokens += stage.batch * stage.length
         now = time.monotonic()
-        clock = torch.tensor([self.spent_s + now - self._read_s, float(self.stopped)], dtype=torch.float64)
+        clock = torch.tensor([self.spent_s + now - self._read_s, float(self._asked_to_stop)], dtype=torch.float64)
         self._read_s = now
         dist.broadcast(clock, 0)
         self.spent_s, self.stopped = clock[0].item(), bool(clock[1].item())
@@ -196,7 +197,7 @@ class Run:
             self.log(end="stopped; --resume goes on" if self.stopped else "the minutes are used up")
 
     def _stop(self, signal_number: int, frame: object) -> None:
-        self.stopped = True
+        self._asked_to_stop = True
 
 
 def replace(state: dict[str, object], path: Path) -> None:
