@@ -8,9 +8,11 @@ STAGES ?=
 LESSONS ?=
 PYTHON ?=
 export PYTHON
-# torch's and Numba's threads would wait for work by spinning, on the cores that the other ones need.
-OMP_WAIT_POLICY ?= passive
-export OMP_WAIT_POLICY
+# torch's and Numba's threads wait for work by spinning, for milliseconds, on the cores that the other ones need.
+ifndef OMP_WAIT_POLICY
+GOMP_SPINCOUNT ?= 5000
+export GOMP_SPINCOUNT
+endif
 
 python := .venv/bin/python
 # JupyterLab shows stored pictures of trusted notebooks only; the signatures stay in .venv.

@@ -203,8 +203,9 @@ def figures(as_json: Json = False) -> None:
 def main() -> None:
     """Run the command line; what the console script `kvlab` calls.
 
-    torch and Numba each bring a pool of threads that wait for work by spinning, on the cores that the other one needs;
-    told otherwise before they are loaded, they sleep. A value that is set already stays.
+    torch and Numba each bring a pool of threads that wait for work by spinning, for milliseconds, on the cores that the
+    other one needs. Told before they are loaded, they sleep after some microseconds. What is set already stays.
     """
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     app(prog_name="kvlab")

@@ -67,6 +67,7 @@ def bench_attention(
 def bench_engine(
     model: Annotated[str, typer.Option(help="embedded, smollm2, a Hugging Face folder or a GGUF file.")] = "embedded",
     dtype: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    mixed: Annotated[bool, typer.Option(help="With the mixed lengths, which take long with a long context.")] = True,
     quick: Annotated[bool, typer.Option("--quick", help="The smallest case, 5 repeats.")] = False,
     repeats: Annotated[int, typer.Option(min=5, help="How often each arm is timed.")] = 5,
     as_json: Json = False,
@@ -79,7 +80,7 @@ def bench_engine(
     """
     from kvlab.bench import engine
 
-    points, repeats = engine.cases(model, dtype, quick=quick), 5 if quick else repeats
+    points, repeats = engine.cases(model, dtype, mixed=mixed, quick=quick), 5 if quick else repeats
     found = engine.as_json(list(engine.bench(points, repeats, progress)), repeats)
     if as_json:
         print_json(found)

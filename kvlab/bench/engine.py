@@ -43,12 +43,14 @@ class Case:
     lengths: str = "uniform"
 
 
-def cases(model: str, dtype: str, *, quick: bool = False) -> list[Case]:
-    """The points of the benchmark; with `quick` the smallest."""
+def cases(model: str, dtype: str, *, mixed: bool = True, quick: bool = False) -> list[Case]:
+    """The points of the benchmark, with or without the mixed lengths; with `quick` the smallest."""
     if dtype not in DTYPES:
         raise InvalidInput(f"dtype is {' or '.join(DTYPES)}, not {dtype!r}")
-    found = [Case(model, dtype, batch) for batch in BATCHES] + [Case(model, dtype, MIXED, "mixed")]
-    return found[:1] if quick else found
+    found = [Case(model, dtype, batch) for batch in BATCHES]
+    if quick:
+        return found[:1]
+    return [*found, Case(model, dtype, MIXED, "mixed")] if mixed else found
 
 
 @dataclass(frozen=True)
