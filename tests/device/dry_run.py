@@ -48,7 +48,7 @@ def guard_for_hpu() -> Iterator[None]:
 class _NoCard(FakeTensorMode):
     """The stand-in says that a card is there; torch would put tensors of one known value on it."""
 
-    avoid_device_init = True  # type: ignore[assignment]
+    avoid_device_init = True
 
 
 @contextmanager

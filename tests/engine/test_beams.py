@@ -152,7 +152,7 @@ def test_the_compared_searches_end_in_every_way(next_logits: NextLogits) -> None
     """Else the comparison above would prove little: the three rules stop at three moments."""
     steps = []
     for early_stopping in (True, False, "never"):
-        group = BeamGroup(2, max_tokens=9, eos_token_ids=(3,), early_stopping=early_stopping)  # type: ignore[arg-type]
+        group = BeamGroup(2, max_tokens=9, eos_token_ids=(3,), early_stopping=early_stopping)
         steps.append(0)
         while not group.done:
             rows = torch.stack([next_logits(beam.token_ids) for beam in group.live])

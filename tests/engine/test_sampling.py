@@ -292,8 +292,8 @@ def test_what_cannot_be_meant_is_refused_by_name(wrong: dict[str, Any], message:
 
 
 def test_one_stop_string_is_one_string_and_lists_become_tuples() -> None:
-    assert SamplingParams(stop="end").stop == ("end",)  # type: ignore[arg-type]
-    params = SamplingParams(stop=["a", "b"], stop_token_ids=[1, 2])  # type: ignore[arg-type]
+    assert SamplingParams(stop="end").stop == ("end",)
+    params = SamplingParams(stop=["a", "b"], stop_token_ids=[1, 2])
     assert (params.stop, params.stop_token_ids) == (("a", "b"), (1, 2))
     assert hash(params) == hash(SamplingParams(stop=("a", "b"), stop_token_ids=(1, 2)))
 

@@ -114,7 +114,7 @@ def test_the_length_ends_it_with_the_held_text_and_a_stop_goes_before_length() -
 def test_what_has_ended_takes_nothing_more(reason: str) -> None:
     watched = checker(SamplingParams(stop=("bc",)))
     watched.push(1, "ab")
-    assert watched.end(reason) == ("b", reason)  # type: ignore[arg-type]
+    assert watched.end(reason) == ("b", reason)
     with pytest.raises(InvalidInput, match=f"{reason}, after 1 tokens"):
         watched.push(1, "c")
     with pytest.raises(InvalidInput, match="ended already"):

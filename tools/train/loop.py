@@ -79,7 +79,7 @@ class Run:
                     rows = max(1, PIECE_TOKENS // stage.length)
                     losses(
                         self.model, torch.zeros((rows, stage.length + 1), dtype=torch.long), self.hidden
-                    ).mean().backward()  # type: ignore[no-untyped-call]
+                    ).mean().backward()
             dist.barrier()
 
     def step(self) -> float:
@@ -115,7 +115,7 @@ class Run:
             weight.grad = None
         for piece in pieces:
             loss = losses(self.model, piece, self.hidden).mean() * len(piece) / len(windows)
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             total += loss.detach()
         flat = torch.cat([weight.grad.flatten() for weight in self.parameters] + [total[None]])
         dist.all_reduce(flat)
