@@ -46,7 +46,7 @@ class KVCache:
         grouped = {group.pool for group in policy.groups}
 
         def store(pool: str, layer: int, where: str | torch.device) -> KVStore:
-            slots, block_size, references = pools[pool]
+            slots, block_size, references, _ = pools[pool]
             return KVStore(
                 slots, block_size, config.kv_heads(layer), config.head_dim(layer),
                 dtype=dtype or config.dtype, device=where, references=references, copies=copies,

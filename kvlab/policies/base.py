@@ -72,13 +72,25 @@ class Usage(NamedTuple):
         return {name: value / self.capacity for name, value in self._asdict().items()}
 
 
+class Overlay(NamedTuple):
+    """Bytes that several pools lie over: `rows` equal rows, and row r of one pool is the memory of row r of another."""
+
+    name: str
+    rows: int
+
+
 class Pool(NamedTuple):
     """One pool of a policy, for whoever keeps its bytes: `slots` tokens in blocks of `block_size` (1 where it is not
-    paged), and the live reference counts of its blocks where it has some."""
+    paged), and the live reference counts of its blocks where it has some.
+
+    With an `overlay`, each of its rows holds `slots / rows / block_size` of the pool's blocks, one after the other. A
+    pool that no group names lies in host memory: "host" for all layers, "host.X" for those of pool X.
+    """
 
     slots: int
     block_size: int
     references: Sequence[int] | None = None
+    overlay: Overlay | None = None
 
 
 class Extension:
