@@ -22,8 +22,8 @@ from kvlab.attention.simd import prefetch, scores, softmax, values
 from kvlab.attention.simd_ends import give_out, take_in
 
 TILE: Final = 64
-PIECE: Final = 16
-"""Keys scored, and asked for ahead, at once; 64 were slower on every layout."""
+PIECE: Final = 4
+"""Keys scored, and asked for ahead, at once: more outstanding loads than that make the others wait."""
 LOG2E: Final = math.log2(math.e)
 
 

@@ -27,7 +27,7 @@ VF, VI = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 ELEMENTS: Final = {"bf16": I16, "fp16": HALF, "fp32": F32, "fp8": I8}
 KINDS: Final = {types.uint16: "bf16", types.int16: "fp16", types.float32: "fp32", types.uint8: "fp8"}
 """How each kind of stored value is passed: bf16 and fp8 as unsigned bits, fp16 as signed bits."""
-KEYS_AT_ONCE: Final = {1: 16, 2: 8, 3: 4, 4: 4}
+KEYS_AT_ONCE: Final = 4
 EXP2: Final = [math.log(2) ** k / math.factorial(k) for k in range(8)]
 LOWEST_EXPONENT: Final = -126.0
 
@@ -203,9 +203,8 @@ def _scores(module: ir.Module, kind: str, group: int, head_dim: int) -> Any:
             else:
                 block.store(block.shuffle(reduced, reduced, range(g * count, (g + 1) * count)), place)
 
-    at_once = KEYS_AT_ONCE[group]
-    whole = b.and_(keys, I64(-at_once))
-    for start, stop, count in ((I64(0), whole, at_once), (whole, keys, 1)):
+    whole = b.and_(keys, I64(-KEYS_AT_ONCE))
+    for start, stop, count in ((I64(0), whole, KEYS_AT_ONCE), (whole, keys, 1)):
         loop = Loop(block, start, stop, count)
         tile(loop.i, count)
         loop.close()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from kvlab.device.buckets import Buckets
+from kvlab.device.pages import zeros
 from kvlab.errors import InvalidInput, positive
 from kvlab.policies.base import Move
 from kvlab.policies.layout import Slots
@@ -47,8 +48,8 @@ class KVStore:
         if positive("slots", slots) < positive("block_size", block_size):
             raise InvalidInput(f"{slots} slots do not hold one block of {block_size}")
         shape = (slots // block_size + 1, positive("kv_heads", kv_heads), block_size, positive("head_dim", head_dim))
-        self.keys = torch.zeros(shape, dtype=dtype, device=device)
-        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.keys = zeros(shape, dtype=dtype, device=device)
+        self.values = zeros(shape, dtype=dtype, device=device)
         self.references = references
         self.copies = copies
         self.bytes_written = self.bytes_copied = 0
