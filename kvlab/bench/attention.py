@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from kvlab.attention import Bytes, KVStore, Route, Step, routes
+from kvlab.attention import Bytes, KVStore, Route, Step, Takes, Trace, routes
 from kvlab.bench.paired import Paired, Spread, measure
 from kvlab.bench.provenance import provenance
 from kvlab.device.base import Bandwidth
@@ -131,7 +132,7 @@ def measure_case(case: Case, repeats: int) -> Measured:
         "gather": (found["gather"], *scattered),
     }
     if case.new_tokens == 1:
-        arms["flat_pa"] = (found["flat_pa"], *scattered)
+        arms |= {"indexing": (_Indexing(), *scattered), "flat_pa": (found["flat_pa"], *scattered)}
     if "native" in found:
         arms |= {"native": (found["native"], *scattered), "native_contiguous": (found["native"], *slabs)}
     if case.new_tokens == 1 and case.batch <= SLOW_ARMS_UP_TO:
@@ -150,6 +151,26 @@ def measure_case(case: Case, repeats: int) -> Measured:
         Paired({name: samples[_FIRST + name] for name in arms}),
         {name: read for name, (_, read) in answers.items()},
     )
+
+
+class _Indexing:
+    """Not a route of kvlab's: the gather that one writes first. Indexing makes new tensors of all blocks, heads are
+    brought before tokens by another copy, and SDPA reads that."""
+
+    name = "indexing"
+    takes = Takes(layouts=(Table,))
+
+    def __call__(self, step: Step, store: KVStore, trace: Trace | None = None) -> tuple[Tensor, Bytes]:
+        """A decode step whose tables are full and of one length."""
+        blocks = torch.tensor([layout.blocks for layout in step.layouts if isinstance(layout, Table)])
+        keys, values = (
+            stored[blocks].transpose(1, 2).reshape(step.requests, store.kv_heads, -1, store.head_dim)
+            for stored in (store.keys, store.values)
+        )
+        queries = step.queries[:, :, None]
+        output = scaled_dot_product_attention(queries, keys, values, scale=step.scale, enable_gqa=True)
+        useful = step.useful_tokens() * store.bytes_per_token
+        return output[:, :, 0], Bytes(useful, useful, 5 * useful)
 
 
 def _calls(route: Route, steps: list[Step], store: KVStore) -> tuple[Callable[[], object], Callable[[], object]]:

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from kvlab.device.base import Bandwidth, Device
+from kvlab.device.pages import zeros
 from kvlab.errors import OutOfMemory
 
 BYTES = 1_000_000_000  # several times the largest last-level cache; a quarter of the free memory where that is less
@@ -20,8 +21,8 @@ REPEATS = 9
 def measured(device: Device, what: Literal["read", "copy"], threads: int) -> Bandwidth:
     """Measure once per process: a sum over one large buffer, or a copy from one half of it to the other.
 
-    A copy counts the bytes it reads plus those it writes. `threads` is torch's, 0 on an accelerator. Raises
-    `OutOfMemory` where even 64 MB are too much.
+    The buffer lies in memory like the KV's. A copy counts the bytes it reads plus those it writes. `threads` is
+    torch's, 0 on an accelerator. Raises `OutOfMemory` where even 64 MB are too much.
     """
     size = min(BYTES, device.memory().free // 4)
     if size < LEAST_BYTES:
@@ -29,7 +30,7 @@ def measured(device: Device, what: Literal["read", "copy"], threads: int) -> Ban
             f"measuring bandwidth takes {LEAST_BYTES / 1e6:.0f} MB; only {device.memory().free / 1e6:.0f} MB are free, "
             "and a quarter of that at most is used. Free some memory"
         )
-    buffer = torch.ones(2, size // 8, dtype=torch.float32, device=device.torch_device)
+    buffer = zeros((2, size // 8), dtype=torch.float32, device=device.torch_device).fill_(1)
     source, target = buffer
     times_s = []
     for repeat in range(-2, REPEATS):

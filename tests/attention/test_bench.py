@@ -23,7 +23,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 CASE = attention.Case
-DECODE_ARMS = {"contiguous", "gather", "flat_pa", "native", "native_contiguous", "blockwise"}
+DECODE_ARMS = {"contiguous", "gather", "indexing", "flat_pa", "native", "native_contiguous", "blockwise"}
 
 
 def run(*options: str) -> dict[str, Any]:
@@ -82,6 +82,7 @@ def test_without_numba_the_native_arms_are_left_out_with_a_note(monkeypatch: pyt
     assert {row["name"] for row in json.loads(result.stdout)["rows"]} == {
         "contiguous",
         "gather",
+        "indexing",
         "flat_pa",
         "blockwise",
     }
