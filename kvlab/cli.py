@@ -12,8 +12,9 @@ import typer
 
 from kvlab import __version__
 from kvlab.cli_bench import bench
-from kvlab.cli_model import fetch, generate
+from kvlab.cli_model import fetch, gate, generate
 from kvlab.cli_parts import Commands, Json, print_json, progress
+from kvlab.cli_simulate import simulate
 
 Stems = Annotated[list[str] | None, typer.Argument(help="Lessons by file name, such as 02_paging; else all.")]
 Root = Annotated[Path, typer.Option(help="The folder that holds lessons/ and notebooks/.", file_okay=False)]
@@ -174,6 +175,8 @@ def tour(
 
 app.command()(fetch)
 app.command()(generate)
+app.command()(simulate)
+app.command()(gate)
 app.add_typer(bench, name="bench")
 
 
@@ -186,9 +189,9 @@ def figures(as_json: Json = False) -> None:
 
     Example: kvlab figures --json
     """
-    from kvlab.figures.article_003 import figures as article_003
+    from kvlab.figures.every import figures as every_figure
 
-    found = article_003()
+    found = every_figure()
     if as_json:
         print_json({"rows": [figure.row() for figure in found]})
     else:

@@ -86,3 +86,23 @@ def bench_engine(
         print_json(found)
     else:
         typer.echo(engine.text(found))
+
+
+@bench.command("radix")
+def bench_radix(
+    repeats: Annotated[int, typer.Option(min=5, help="How often each operation is measured.")] = 9,
+    as_json: Json = False,
+) -> None:
+    """Time the radix tree: insert, match, lock and unlock, evict; and count the bytes of its books.
+
+    1,000 sequences of 2,000 tokens in pages of 1, 16 and 64, with nothing or 1,024 tokens in common.
+
+    Example: kvlab bench radix --json
+    """
+    from kvlab.bench import radix
+
+    rows, sizes = list(radix.bench(repeats, progress)), list(radix.memory())
+    if as_json:
+        print_json(radix.as_json(rows, sizes, repeats))
+    else:
+        typer.echo(radix.text(rows, sizes))

@@ -1,4 +1,4 @@
-"""`kvlab fetch` and `kvlab generate`: models and what they say."""
+"""`kvlab fetch`, `kvlab generate` and `kvlab gate`: models and what they say."""
 
 from typing import Annotated, Any
 
@@ -49,7 +49,7 @@ def fetch(
 def generate(
     prompts: Annotated[list[str], typer.Argument(help="One prompt or several, served together.")],
     model: Annotated[str, typer.Option(help="embedded, smollm2, a Hugging Face folder or a GGUF file.")] = "embedded",
-    policy: Annotated[str, typer.Option(help="paged, prefix, max, pow2 or oracle.")] = "paged",
+    policy: Annotated[str, typer.Option(help="paged, prefix, radix, islands, max, pow2 or oracle.")] = "paged",
     memory: Annotated[int, typer.Option(min=1, help="KV memory, in tokens.")] = 8192,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens a block, of the policies with blocks.")] = 16,
     tokens: Annotated[int, typer.Option(min=1, help="At most so many tokens an answer.")] = 128,
@@ -112,3 +112,50 @@ def generate(
         progress(f"kvlab: {reason}")
     if refused:
         raise typer.Exit(2)
+
+
+def gate(
+    model: Annotated[str, typer.Option(help="embedded, a Hugging Face folder or a GGUF file.")] = "embedded",
+    dtype: Annotated[str, typer.Option(help="fp32 or bf16.")] = "fp32",
+    fp8: Annotated[bool, typer.Option("--fp8", help="Store the KV as fp8.")] = False,
+    prompts: Annotated[int, typer.Option(min=1, max=3, help="How many prompts.")] = 3,
+    page_size: Annotated[int, typer.Option(min=1, help="Tokens of a page.")] = 16,
+    chunk: Annotated[int, typer.Option(min=1, help="Tokens of a prompt chunk; a decode island every quarter.")] = 96,
+    as_json: Json = False,
+) -> None:
+    """Prove that radix islands change nothing: two engines, islands off and on, must agree bit for bit.
+
+    Each prompt is served cold, again from the cache, and with its whole transcript extended, one request at a time,
+    greedily, with drafts. Exit 1 where tokens, logits or hits differ, or no island was made.
+
+    A hit may differ from a cold serve by rounding, with islands off too. That is shown and is no part of the gate.
+
+    Example: kvlab gate --json
+    """
+    import torch
+
+    from kvlab.attention.store import FP8
+    from kvlab.engine.gate import PROMPTS
+    from kvlab.engine.gate import gate as run_gate
+    from kvlab.engine.gate_report import text
+    from kvlab.engine.pretrained import resolve
+    from kvlab.engine.tokenizer import Tokenizer
+    from kvlab.engine.weights import load
+    from kvlab.errors import InvalidInput
+
+    dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    if dtype not in dtypes:
+        raise InvalidInput(f"dtype must be {' or '.join(dtypes)}, not {dtype!r}")
+    folder = resolve(model)
+    decoder, tokenizer = load(folder, dtypes[dtype]), Tokenizer.from_dir(folder)
+    asked = [tokenizer.encode(each) for each in PROMPTS[:prompts]]
+    found = run_gate(
+        decoder, tokenizer, asked, page_size=page_size, chunk_tokens=chunk, kv_dtype=FP8 if fp8 else None,
+        progress=progress,
+    )  # fmt: skip
+    if as_json:
+        print_json(found.as_json())
+    else:
+        typer.echo(text(found))
+    if not found.ok:
+        raise typer.Exit(1)

@@ -17,7 +17,19 @@ which the scheduler (engine, simulator or a lesson) writes; frame 0 is the empty
     ("release", rid, reason)                        finished | aborted | preempted
     ("register", pool, block, digest, parent)       a full block can be found by its prefix (both cut to 8 hex digits)
     ("evict", pool, block)                          a cached block is handed out again and loses its prefix
+    ("relocate", pool, source, target)              what lies in a block moved; every table that names it follows
     ("step", ((rid, tokens), ...))                  tokens whose KV was committed; negative = rolled back
+
+A radix tree over two pools writes these as well (its positions are tokens, its nodes numbers, -1 the root):
+
+    ("map", full, swa) / ("unmap", full)            these pages of the full pool have that SWA page / have none any more
+    ("skip", rid, pool, count)                      `count` entries without a block appended to the table
+    ("point", rid, pool, index, ranges)             table entries from `index` on name these blocks of the tree now
+    ("node", number, parent, start, ranges, live)   a node of the tree begins at token `start`
+    ("split", number, front, position, pages)       its first `pages` pages, up to `position`, became its parent `front`
+    ("tombstone", number) / ("heal", number)        its SWA KV is dead / live again
+    ("lock", number, swa_from) / ("unlock", number, swa_from)   its path is kept, in the SWA pool from a position on
+    ("leave", number)                               evicted
 
 `ranges` is a tuple of half-open (start, stop) block-id pairs; a run of one id is (id, id + 1).
 """
@@ -144,6 +156,18 @@ class RequestState:
 
 
 @dataclass(slots=True)
+class TreeSpan:
+    """A node of a radix tree as the log tells it: a tombstone unless `live`."""
+
+    parent: int
+    start: int
+    pages: list[int]
+    live: bool
+    full_lock: int = 0
+    swa_lock: int = 0
+
+
+@dataclass(slots=True)
 class State:
     """Everything the log says up to one frame."""
 
@@ -156,6 +180,10 @@ class State:
     moved: list[Event] = field(default_factory=list)
     registered: dict[str, dict[int, tuple[str, str]]] = field(default_factory=dict)
     """Pool -> block -> (digest, its parent's) of the blocks that can be found by their prefix."""
+
+    tree: dict[int, TreeSpan] = field(default_factory=dict)
+    swa_of: dict[int, int] = field(default_factory=dict)
+    """Page of the full pool -> the page of the SWA pool that goes with it."""
 
     def holders(self, pool: str) -> dict[int, list[RequestId]]:
         """Block id -> the requests whose tables name it, in order of admission."""
@@ -272,6 +300,14 @@ def _fork(state: State, parent: RequestId, child: RequestId) -> None:
     state.requests[child] = forked
 
 
+def _relocate(state: State, pool: str, source: int, target: int) -> None:
+    for request in state.requests.values():
+        table = request.tables.get(pool, [])
+        request.tables[pool] = [target if block == source else block for block in table]
+    _handed_out(state, pool, [target])
+    state.moved.append(("relocate", pool, source, target))
+
+
 def _swap_out(state: State, rid: RequestId, pool: str, ranges: Ranges) -> None:
     request = state.requests[rid]
     request.tables.pop(pool, None)
@@ -318,9 +354,65 @@ def _step(state: State, tokens: Iterable[tuple[RequestId, int]]) -> None:
         request.known = max(request.known, request.tokens)
 
 
+def _map(state: State, full: Ranges, swa: Ranges) -> None:
+    state.swa_of.update(zip(from_ranges(full), from_ranges(swa), strict=True))
+
+
+def _unmap(state: State, full: Ranges) -> None:
+    for page in from_ranges(full):
+        del state.swa_of[page]
+
+
+def _skip(state: State, rid: RequestId, pool: str, count: int) -> None:
+    state.requests[rid].tables.setdefault(pool, []).extend([None] * count)
+
+
+def _point(state: State, rid: RequestId, pool: str, index: int, ranges: Ranges) -> None:
+    table, ids = state.requests[rid].tables[pool], from_ranges(ranges)
+    if index + len(ids) > len(table):
+        raise ValueError(f"the table has {len(table)} blocks")
+    table[index : index + len(ids)] = ids
+
+
+def _node(state: State, number: int, parent: int, start: int, ranges: Ranges, live: bool) -> None:
+    state.tree[number] = TreeSpan(parent, start, from_ranges(ranges), live)
+
+
+def _split(state: State, number: int, front: int, position: int, pages: int) -> None:
+    node = state.tree[number]
+    state.tree[front] = TreeSpan(node.parent, node.start, node.pages[:pages], node.live, node.full_lock, node.swa_lock)
+    node.parent, node.start, node.pages = front, position, node.pages[pages:]
+
+
+def _tombstone(state: State, number: int) -> None:
+    state.tree[number].live = False
+
+
+def _heal(state: State, number: int) -> None:
+    state.tree[number].live = True
+
+
+def _lock(state: State, number: int, swa_from: int, count: int = 1) -> None:
+    while number >= 0:
+        node = state.tree[number]
+        node.full_lock += count
+        node.swa_lock += count if node.start >= swa_from else 0
+        number = node.parent
+
+
+def _unlock(state: State, number: int, swa_from: int) -> None:
+    _lock(state, number, swa_from, -1)
+
+
+def _leave(state: State, number: int) -> None:
+    del state.tree[number]
+
+
 _HANDLERS: dict[str, Callable[..., None]] = {
+    "map": _map, "unmap": _unmap, "skip": _skip, "point": _point, "node": _node, "split": _split,
+    "tombstone": _tombstone, "heal": _heal, "lock": _lock, "unlock": _unlock, "leave": _leave,
     "header": _header, "arrive": _arrive, "refuse": _refuse, "admit": _admit, "grow": _grow, "trim": _trim,
-    "drop": _drop, "copy": _copy, "register": _register, "evict": _evict,
+    "drop": _drop, "copy": _copy, "relocate": _relocate, "register": _register, "evict": _evict,
     "region": _region, "fork": _fork, "swap_out": _swap_out, "swap_in": _swap_in, "release": _release, "step": _step,
 }  # fmt: skip
 

@@ -62,7 +62,7 @@ def claims(article: str = "003") -> tuple[Claim, ...]:
     """The claims of one article, in the order of its text."""
     path = files("kvlab").joinpath(f"data/figures_{article}.yaml")
     if not path.is_file():
-        raise InvalidInput(f"no ledger for article {article!r}; there is 003")
+        raise InvalidInput(f"no ledger for article {article!r}; there are 000, 002 and 003")
     return tuple(
         Claim(
             id=raw["id"],

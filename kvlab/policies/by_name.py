@@ -10,9 +10,14 @@ from kvlab.errors import InvalidInput
 from kvlab.events import EventLog
 from kvlab.policies.base import Policy
 from kvlab.policies.contiguous import Contiguous, ContiguousMax, ContiguousOracle, ContiguousPow2
+from kvlab.policies.islands import RadixIslands
 from kvlab.policies.paged import Paged
 from kvlab.policies.prefix import PagedPrefix
+from kvlab.policies.radix_lazy import RadixLazy
 from kvlab.shapes import LayerGroup
+
+CHUNK_TOKENS: Final = 2048
+"""The longest prompt chunk that the radix policies keep room for: the default token budget of an engine."""
 
 Make = Callable[[Sequence[LayerGroup], int, int, int, EventLog | None], Policy]
 
@@ -34,9 +39,23 @@ def _contiguous(
     return kind(groups, tokens, max_model_tokens=longest, log=log)
 
 
+def _radix(
+    kind: type[RadixLazy | RadixIslands],
+    groups: Sequence[LayerGroup],
+    tokens: int,
+    block_size: int,
+    longest: int,
+    log: EventLog | None,
+) -> Policy:
+    chunk = max(block_size, min(CHUNK_TOKENS, longest))
+    return kind(groups, tokens, page_size=block_size, chunk_tokens=chunk, log=log)
+
+
 POLICIES: Final[dict[str, Make]] = {
     "paged": partial(_paged, Paged),
     "prefix": partial(_paged, PagedPrefix),
+    "radix": partial(_radix, RadixLazy),
+    "islands": partial(_radix, RadixIslands),
     "max": partial(_contiguous, ContiguousMax),
     "pow2": partial(_contiguous, ContiguousPow2),
     "oracle": partial(_contiguous, ContiguousOracle),
@@ -52,8 +71,8 @@ def policy_by_name(
     max_model_tokens: int,
     log: EventLog | None = None,
 ) -> Policy:
-    """The policy called `paged`, `prefix`, `max`, `pow2` or `oracle`: blocks of `block_size` for the first two, at most
-    `max_model_tokens` a request for the others. Raises `InvalidInput` for another name.
+    """The policy called `paged`, `prefix`, `radix`, `islands`, `max`, `pow2` or `oracle`: blocks of `block_size` for
+    the first four, at most `max_model_tokens` a request for the others. Raises `InvalidInput` for another name.
     """
     if name not in POLICIES:
         raise InvalidInput(f"no policy is called {name!r}; there are {', '.join(POLICIES)}")

@@ -55,7 +55,7 @@ def test_preempted_is_undisturbed(engine, name, asked, expected):
     served = engine(TIGHT[name], preemption="swap" if name == "swap" else "recompute")
     results = served.generate(asked, GREEDY)
     assert said(results) == expected
-    if name in ("paged", "swap", "prefix"):  # a reservation never has to preempt
+    if name not in ("max", "pow2", "oracle"):  # a reservation never has to preempt
         assert sum(result.preemptions for result in results) > 0
     assert (served.cache.bytes_swapped > 0) == (name == "swap")
 
@@ -80,16 +80,21 @@ def test_static_batching_says_the_same(engine, asked, expected):
     assert said(served.generate(asked, GREEDY)) == expected
 
 
-def test_a_cached_prompt_is_computed_from_its_last_block_only(engine, asked, expected):
-    served = engine(ROOMY["prefix"])
+CACHES = pytest.mark.parametrize("name", ["prefix", "radix", "islands"])
+
+
+@CACHES
+def test_a_cached_prompt_is_computed_from_its_last_block_only(engine, name, asked, expected):
+    served = engine(ROOMY[name])
     for _ in range(2):
         results = served.generate(asked, GREEDY)
         assert said(results) == expected
     assert [result.cached_tokens for result in results] == [(length - 1) // BLOCK * BLOCK for length in BOUNDARIES]
 
 
-def test_a_salt_keeps_prefixes_apart(engine, asked, expected):
-    served = engine(ROOMY["prefix"])
+@CACHES
+def test_a_salt_keeps_prefixes_apart(engine, name, asked, expected):
+    served = engine(ROOMY[name])
     cached = []
     for salt in ("a", "b", "a"):
         rid = served.submit(asked[-1], GREEDY, salt=salt)

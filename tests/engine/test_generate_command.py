@@ -22,7 +22,7 @@ def test_one_answer_is_streamed_and_is_the_one_that_json_has() -> None:
     assert len(result["completions"][0]["token_ids"]) == 6
 
 
-@pytest.mark.parametrize("policy", ["prefix", "max", "pow2", "oracle"])
+@pytest.mark.parametrize("policy", ["prefix", "radix", "islands", "max", "pow2", "oracle"])
 def test_every_policy_says_the_same(policy: str) -> None:
     assert generate("--policy", policy).stdout == generate().stdout
 

@@ -1,7 +1,19 @@
 """Every policy through the state machine, with the content model, the plainest books, audits and replayed logs."""
 
 import pytest
-from support.cases import CONTIGUOUS, PAGED, PREFIX, SMALL_CACHES, PolicyCase, fake
+from support.cases import (
+    CONTIGUOUS,
+    ISLANDS,
+    LAZY,
+    PAGED,
+    PREFIX,
+    RINGS,
+    SMALL_ARENAS,
+    SMALL_CACHES,
+    SMALL_TREES,
+    PolicyCase,
+    fake,
+)
 from support.machines import keeps_its_invariants
 from support.policy_machine import machine_of
 from support.prefix_machine import PrefixMachine
@@ -13,6 +25,9 @@ KINDS = {
     "Paged": [case for case in PAGED if case.host is None],
     "Paged with swap": [case for case in PAGED if case.host is not None],
     "PagedPrefix": [*PREFIX, *SMALL_CACHES],
+    "RadixLazy": [*LAZY, SMALL_TREES[0]],
+    "RadixIslands": [*ISLANDS, *SMALL_TREES[1:]],
+    "HybridRing": [*RINGS, *SMALL_ARENAS],
     "TwoGroups": [fake()],
 }
 

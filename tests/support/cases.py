@@ -7,8 +7,11 @@ from typing import Any, Literal
 from kvlab.events import EventLog
 from kvlab.policies.base import Policy
 from kvlab.policies.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from kvlab.policies.hybrid_ring import HybridRing
+from kvlab.policies.islands import RadixIslands
 from kvlab.policies.paged import Paged
 from kvlab.policies.prefix import PagedPrefix
+from kvlab.policies.radix_lazy import RadixLazy
 from kvlab.shapes import LayerGroup
 from kvlab.workload import Request
 from support.two_groups import WINDOW, TwoGroups
@@ -113,6 +116,62 @@ def prefix(
     )
 
 
+@dataclass(frozen=True)
+class RadixCase(PolicyCase):
+    """`trims`: an admission locks no more than its window."""
+
+    trims: bool = False
+
+
+def radix(
+    kind: type[RadixLazy | RadixIslands],
+    page: int,
+    *,
+    slots: int = 99,
+    ratio: float = 0.7,
+    groups: tuple[LayerGroup, ...] = (GLOBAL, SLIDING),
+    **options: Any,
+) -> RadixCase:
+    """Two pools, the smaller one for the sliding layers; chunks as long as a request."""
+    named = [f"{key}={value}" for key, value in options.items()]
+    pools = {"full": Pool(slots, page), "swa": Pool(int(slots * ratio), page)}
+    return RadixCase(
+        "-".join([kind.__name__, str(page), *([] if len(groups) > 1 else ["global"]), *named]),
+        lambda log: kind(groups, slots, ratio=ratio, page_size=page, chunk_tokens=LONGEST, log=log, **options),
+        {name: pools[name] for name in ("full", "swa")[: len(groups)]},
+        trims=kind is RadixIslands,
+    )
+
+
+@dataclass(frozen=True)
+class ArenaCase(PolicyCase):
+    """One memory of `rows` superblocks of `pages_per_row` pages, out of a budget."""
+
+    rows: int = 0
+    pages_per_row: int = 0
+    budget_bytes: int = 0
+
+
+def ring(
+    page: int, *, tokens: int = 90, groups: tuple[LayerGroup, ...] = (GLOBAL, SLIDING), **options: Any
+) -> ArenaCase:
+    """The budget of `tokens` tokens in all layers; rings do not fill their superblock but for pages of 1."""
+    built = HybridRing(groups, tokens, block_size=page, **options)
+    host = options.get("host_tokens", 0)
+    window, arena = built.window_tokens, built.arena
+    named = [f"{key}={value}" for key, value in options.items()]
+    return ArenaCase(
+        "-".join(["HybridRing", str(page), str(tokens), *named]),
+        lambda log: HybridRing(groups, tokens, block_size=page, log=log, **options),
+        {"ring": Pool(arena.rows * window, window), "page": Pool(arena.blocks * page, page)},
+        watermark=options.get("watermark_blocks", 0),
+        host=Pool(host, page) if host else None,
+        rows=arena.rows,
+        pages_per_row=-(-window * 12 // (page * 8)),
+        budget_bytes=tokens * 20,
+    )
+
+
 def fake(*, blocks: int = 14, block_size: int = 4, rings: int = 4) -> PolicyCase:
     """Global layers in blocks, sliding layers in rings of a second pool."""
     return PolicyCase(
@@ -144,4 +203,25 @@ PREFIX = [
     prefix(4, groups=(GLOBAL, SLIDING)),
 ]
 SMALL_CACHES = [prefix(4, slots=42), prefix(2, slots=40, groups=(GLOBAL, SLIDING))]
-CASES = [*CONTIGUOUS, *PAGED, *PREFIX, fake()]
+LAZY = [radix(RadixLazy, 1), radix(RadixLazy, 4), radix(RadixLazy, 4, groups=(GLOBAL,))]
+ISLANDS = [
+    radix(RadixIslands, 1, interval=3),
+    radix(RadixIslands, 2, interval=4, branch_islands=True),
+    radix(RadixIslands, 4, rule="B"),
+    radix(RadixIslands, 4, groups=(GLOBAL,)),
+]
+SMALL_TREES = [
+    radix(RadixLazy, 2, slots=60, ratio=0.8),
+    radix(RadixIslands, 2, slots=60, ratio=0.8, interval=4),
+    radix(RadixIslands, 1, slots=60, ratio=0.8, trigger="modulo", interval=2, branch_islands=True),
+]
+RINGS = [
+    ring(1, tokens=70),
+    ring(4, tokens=60),
+    ring(3, tokens=60, groups=(SLIDING, GLOBAL)),
+    ring(2, tokens=60, watermark_blocks=2),
+    ring(2, tokens=60, host_tokens=40),
+    ring(4, tokens=60, host_tokens=30),
+]
+SMALL_ARENAS = [ring(1, tokens=30), ring(2, tokens=30), ring(1, tokens=26, host_tokens=30)]
+CASES = [*RINGS, *CONTIGUOUS, *PAGED, *PREFIX, *LAZY, *ISLANDS, fake()]

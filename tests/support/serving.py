@@ -15,10 +15,10 @@ from kvlab.policies.layout import Region, Ring, Slots, Table
 from kvlab.policies.prefix import PagedPrefix
 from kvlab.workload import Request, RequestId
 from support.books import Books, Owner, host_usage
-from support.cases import PolicyCase
+from support.cases import ArenaCase, PolicyCase, RadixCase
 from support.contents import Contents, slot_at
 
-KNOWN_POOLS = ("full", "rings", "host")
+KNOWN_POOLS = ("full", "rings", "swa", "host", "ring", "page", "host.ring", "host.page")
 
 
 class Sequence:
@@ -47,6 +47,14 @@ class Sequence:
 
 class Serving:
     """A policy, the content of its memory, its books and the replay of its log."""
+
+    def __new__(cls, case: PolicyCase) -> "Serving":
+        """Radix and ring policies have books of their own."""
+        from support.radix_serving import RadixServing
+        from support.ring_serving import RingServing
+
+        kinds = {RadixCase: RadixServing, ArenaCase: RingServing}
+        return super().__new__(kinds.get(type(case), cls))
 
     def __init__(self, case: PolicyCase) -> None:
         self.case = case
@@ -133,7 +141,7 @@ class Serving:
         if admission is None:
             assert pickle.dumps((self.policy, request)) == before, "a refused admission changed something"
         else:
-            cached = len(hits) * self.case.pools["full"].unit
+            cached = len(hits) * self.case.pools["full"].unit if hits else 0
             assert admission.cached_tokens == request.computed == cached, "the hit is not the longest cached prefix"
             ids = request.token_ids(0, cached).tolist() if cached else []
             self.admitted[request.rid] = Sequence(request, self.content(request, ids, []))
@@ -207,9 +215,7 @@ class Serving:
         ids = sequence.ids[:count] if self.policy.reads_tokens else range(start, start + count)
         self.policy.commit(rid, ids)
         assert sequence.request.computed == start + count
-        for group, layout, slots in zip(self.policy.groups, self.policy.layout(rid), sequence.slots, strict=False):
-            for index in range(max(0, group.first_readable(start + count) - start), min(count, len(slots))):
-                assert slots[index] == slot_at(layout, start + index), "the extension said another slot"
+        self.check_slots(rid, start, count)
         self.log.step([(rid, count - sequence.written)])
         sequence.tokens += sequence.fresh[:count]
         sequence.room -= count
@@ -221,6 +227,13 @@ class Serving:
         sequence.fresh, sequence.written, sequence.extended, sequence.slots = [], 0, 0, ()
         sequence.ids = []
         self.check_contents()
+
+    def check_slots(self, rid: RequestId, start: int, count: int) -> None:
+        """What was committed lies where the extension said."""
+        said = self.admitted[rid].slots
+        for group, layout, slots in zip(self.policy.groups, self.policy.layout(rid), said, strict=False):
+            for index in range(max(0, group.first_readable(start + count) - start), min(count, len(slots))):
+                assert slots[index] == slot_at(layout, start + index), "the extension said another slot"
 
     def fork(self, parent: RequestId, child: RequestId, output: int = 0) -> bool:
         """Fork, if there is room; else see that it is refused. The quiet runs of both sides end.

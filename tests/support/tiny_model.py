@@ -14,8 +14,10 @@ from kvlab.engine.dense import DenseAttend
 from kvlab.engine.tokenizer import Tokenizer
 from kvlab.policies.base import Policy
 from kvlab.policies.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from kvlab.policies.islands import RadixIslands
 from kvlab.policies.paged import Paged
 from kvlab.policies.prefix import PagedPrefix
+from kvlab.policies.radix_lazy import RadixLazy
 
 VOCAB, EOS, WINDOW, BLOCK, CONTEXT = 260, 1, 8, 4, 128
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
@@ -26,6 +28,8 @@ ROOMY: dict[str, Callable[..., Policy]] = {
     "oracle": lambda groups, log=None: ContiguousOracle(groups, 2048, max_model_tokens=CONTEXT, log=log),
     "paged": lambda groups, log=None: Paged(groups, 2048, block_size=BLOCK, log=log),
     "prefix": lambda groups, log=None: PagedPrefix(groups, 2048, block_size=BLOCK, log=log),
+    "radix": lambda groups, log=None: RadixLazy(groups, 2048, page_size=BLOCK, log=log),
+    "islands": lambda groups, log=None: RadixIslands(groups, 2048, ratio=0.5, page_size=BLOCK, interval=8, log=log),
 }
 TIGHT: dict[str, Callable[..., Policy]] = {
     "max": lambda groups, log=None: ContiguousMax(groups, 256, max_model_tokens=CONTEXT, log=log),
@@ -34,6 +38,10 @@ TIGHT: dict[str, Callable[..., Policy]] = {
     "paged": lambda groups, log=None: Paged(groups, 72, block_size=BLOCK, log=log),
     "swap": lambda groups, log=None: Paged(groups, 72, block_size=BLOCK, host_tokens=256, log=log),
     "prefix": lambda groups, log=None: PagedPrefix(groups, 72, block_size=BLOCK, log=log),
+    "radix": lambda groups, log=None: RadixLazy(groups, 72, page_size=BLOCK, log=log),
+    "islands": lambda groups, log=None: RadixIslands(
+        groups, 144, ratio=0.5, page_size=BLOCK, interval=8, branch_islands=True, log=log
+    ),
 }
 
 
