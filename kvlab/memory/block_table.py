@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -125,6 +125,14 @@ class BlockTable:
         self.blocks = list(blocks)
         self._generations = [self.pool.generations[block] for block in blocks]
         self.tokens = tokens
+
+    def relocate(self, moved: Mapping[int, int]) -> None:
+        """Name other blocks for those that the pool has moved (old -> new); the tokens stay where they were in them."""
+        for index, block in enumerate(self.blocks):
+            target = moved.get(block)
+            if target is not None:
+                self.blocks[index] = target
+                self._generations[index] = self.pool.generations[target]
 
     def slot(self, position: int) -> int:
         """The physical slot of the token at `position`. Raises `StaleHandle` if its block was freed since."""

@@ -111,6 +111,14 @@ class TableBooks:
     def audit(self, held: Collection[TableHolding]) -> None:
         """Check tables, references and counts against each other; `InvariantViolation` names what is broken."""
         self.pool.audit()
+        self.audit_tables(held)
+        usage, recounted = self.usage(held), self._recounted(held)
+        require(usage == recounted, f"the books say {usage}, slot by slot it is {recounted}")
+        capacity = (self.pool.blocks * self.block_size + self._slack) * self._scale
+        require(usage.capacity == capacity, f"{usage} does not add up to the pool")
+
+    def audit_tables(self, held: Collection[TableHolding]) -> None:
+        """Check the tables and the pool's references against each other."""
         named: Counter[int] = Counter()
         for holding in held:
             holding.table.audit()
@@ -123,10 +131,6 @@ class TableBooks:
             )
         counts = {block: count for block, count in enumerate(self.pool.references) if count}
         require(named == counts, "the tables and the reference counts disagree")
-        usage, recounted = self.usage(held), self._recounted(held)
-        require(usage == recounted, f"the books say {usage}, slot by slot it is {recounted}")
-        capacity = (self.pool.blocks * self.block_size + self._slack) * self._scale
-        require(usage.capacity == capacity, f"{usage} does not add up to the pool")
 
     def _recounted(self, held: Collection[TableHolding]) -> Usage:
         filled: set[int] = set()
