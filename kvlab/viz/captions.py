@@ -14,6 +14,10 @@ from kvlab.workload import RequestId
 _LISTED = 6
 _SENTENCES = 4
 _REASON = 160
+_UNSAID = ("header", "register", "map", "unmap", "node", "split", "tombstone", "heal", "lock", "unlock", "leave")
+_NOT_OF_A_REQUEST = frozenset(
+    {"header", "register", "map", "unmap", "node", "split", "tombstone", "heal", "lock", "unlock", "leave"}
+)
 
 
 def captions(replay: Replay) -> list[str]:
@@ -46,6 +50,7 @@ def _caption(before: State | None, after: State, events: Sequence[Event], copied
     acts: dict[RequestId, _Acts] = {}
     let_go: Counter[int] = Counter()
     evicted: list[int] = []
+    relocated: list[tuple[int, int]] = []
     for kind, *fields in events:
         if kind == "step":
             for rid, count in fields[0]:
@@ -59,7 +64,9 @@ def _caption(before: State | None, after: State, events: Sequence[Event], copied
             let_go[source] += 1
         elif kind == "evict":
             evicted.append(fields[1])
-        elif kind not in ("header", "register"):
+        elif kind == "relocate":
+            relocated.append((fields[1], fields[2]))
+        elif kind not in _NOT_OF_A_REQUEST:
             acts.setdefault(fields[0], _Acts(fields[0])).other.append((kind, *fields[1:]))
     said = []
     for alike, words in (
@@ -76,6 +83,10 @@ def _caption(before: State | None, after: State, events: Sequence[Event], copied
     if evicted:
         lose = "loses the prefix it had" if len(evicted) == 1 else "lose the prefixes they had"
         said.append(f"{blocks_named(evicted).capitalize()} {lose} cached")
+    if relocated:
+        sources, targets = zip(*relocated, strict=True)
+        move = "moves" if len(sources) == 1 else "move"
+        said.insert(0, f"To make room, {blocks_named(sources)} {move} to {blocks_named(targets)}: every table follows")
     left = len(said) - _SENTENCES
     more = f"; and {left} more thing{' happens' if left == 1 else 's happen'}" if left > 0 else ""
     return ". ".join(said[:_SENTENCES]) + more if said else "Nothing changes"
@@ -103,6 +114,19 @@ def _plural(count: int, noun: str) -> str:
 def _ordinal(count: int) -> str:
     ending = {1: "st", 2: "nd", 3: "rd"}.get(count % 10, "th") if count % 100 not in (11, 12, 13) else "th"
     return f"{count:,}{ending}"
+
+
+def _told_of(request: RequestState, state: State) -> str | None:
+    """The pool whose blocks a caption names: of those that hold all tokens (a ring may not) the finest."""
+    whole = [
+        pool for pool, table in request.tables.items() if len(table) * state.pools[pool].block_size >= request.tokens
+    ]
+    return min(whole, key=lambda pool: state.pools[pool].block_size, default=None)
+
+
+def _in_pool(state: State, pool: str) -> str:
+    """' of the ring pool' where there are several."""
+    return f" of the {pool} pool" if len(state.pools) > 1 else ""
 
 
 def _empty(pool: PoolGeometry) -> str:
@@ -150,7 +174,7 @@ class _Acts:
             subject = "it" if said else who
             said.append(f"{subject} {self._writing(request, before, after, copied_from)}")
         elif grown := self._grown():
-            said += [f"{who} takes {blocks_named(ids)}" for ids in grown.values()]
+            said += [f"{who} takes {blocks_named(ids)}{_in_pool(after, pool)}" for pool, ids in grown.items()]
         elif self.other and not said:
             said.append(f"{who} is admitted")
         return "; ".join(said)
@@ -164,8 +188,8 @@ class _Acts:
         return found
 
     def _writing(self, request: RequestState, before: State, after: State, copied_from: set[int]) -> str:
-        pool = next(iter(request.tables), None)
-        if pool is None or not request.tables[pool]:
+        pool = _told_of(request, after)
+        if pool is None:
             return f"writes {self._tokens(request)}"
         size, table = after.pools[pool].block_size, request.tables[pool]
         last = table[(request.tokens - 1) // size]
@@ -234,7 +258,8 @@ class _Acts:
             left = [block for block in held if holders[block] == [self.rid]]
             freed = [block for block in left if block not in before.registered.get(pool, ())]
             if freed:
-                words += f": {blocks_named(freed)} {'is' if len(freed) == 1 else 'are'} free again"
+                named = blocks_named(freed) + _in_pool(before, pool)
+                words += f": {named} {'is' if len(freed) == 1 else 'are'} free again"
             if cached := [block for block in left if block not in freed]:
                 words += f"; {blocks_named(cached)} {'stays' if len(cached) == 1 else 'stay'} cached"
             if kept := len(held) - len(left):
