@@ -16,7 +16,7 @@ from kvlab.attention.checking import accept
 from kvlab.attention.dense import capped, widening
 from kvlab.attention.gather import pad_rows
 from kvlab.attention.step import Bytes, Step, Takes, Trace
-from kvlab.attention.store import KVStore
+from kvlab.attention.store import KVStore, heads_of
 from kvlab.attention.workspace import Workspace, clear_edges, fetch
 from kvlab.device.buckets import Buckets
 from kvlab.policies.layout import Table
@@ -100,10 +100,11 @@ class FlatPA:
         batch, rows = len(queries), len(listed.block_list)
         # A head of a block at a time: torch copies a row of 32,768 values or more in a parallel region of its own.
         heads = torch.arange(kv_heads, device=keys.device)
-        block_heads = (listed.block_list.unsqueeze(1) * kv_heads + heads).view(-1)
+        apart = keys.stride(0) // (size * head_dim)
+        block_heads = (listed.block_list.unsqueeze(1) * apart + heads).view(-1)
         copies = []
         for name, stored in (("keys", keys), ("values", values)):
-            copy = fetch(name, stored.view(-1, size, head_dim), block_heads, torch.float32, workspace)
+            copy = fetch(name, heads_of(stored), block_heads, torch.float32, workspace)
             copies.append(clear_edges(copy, listed.edges, listed.filled).view(rows, kv_heads, size, head_dim))
         block_keys, block_values = copies
 

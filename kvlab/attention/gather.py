@@ -12,7 +12,7 @@ from kvlab.attention.dense import Fused, attend, attend_request, bias, widening
 from kvlab.attention.gather_plan import GatherPlan, RequestCopy, gather_plan, request_copy
 from kvlab.attention.reading import own, span, stored_slots
 from kvlab.attention.step import Bytes, Step, Takes, Trace
-from kvlab.attention.store import KVStore
+from kvlab.attention.store import KVStore, flat, heads_of
 from kvlab.attention.workspace import Workspace, clear_edges, fetch
 from kvlab.device.base import torch_sdpa
 from kvlab.device.buckets import Buckets
@@ -71,7 +71,7 @@ class Gather:
         """The plan on the store's device, once for all layers of a step."""
         device, (_, kv_heads, size, _) = store.keys.device, store.keys.shape
         return step.derived.once(
-            ("gather", self.requests, self.blocks, kv_heads, size, store.pad_block, device),
+            ("gather", self.requests, self.blocks, kv_heads, size, store.block_rows, store.pad_block, device),
             lambda: gather_plan(step, store, self.requests, self.blocks, static=device.type != "cpu").to(device),
         )
 
@@ -92,11 +92,11 @@ class Gather:
         """The step in tensors alone, for a graph: queries `[B * Q, q_heads, head_dim]`, padded to the plan's rows, over
         a store's `keys` and `values`; the output likewise. Q is 1 in a decode step, and in prompt chunks and drafts
         what the plan's `allowed`, `[B, 1, Q, N * block_size]`, says."""
-        _, kv_heads, size, head_dim = keys.shape
+        _, kv_heads, _, head_dim = keys.shape
         rows, many = plan.allowed.shape[0], plan.allowed.shape[2]
         copies = []
         for name, stored in (("keys", keys), ("values", values)):
-            copy = fetch(name, stored.view(-1, size, head_dim), plan.rows, queries.dtype, workspace)
+            copy = fetch(name, heads_of(stored), plan.rows, queries.dtype, workspace)
             copies.append(clear_edges(copy, plan.edges, plan.filled).view(rows, kv_heads, -1, head_dim))
         mask = bias(plan.allowed, queries.dtype)
         if many == 1:
@@ -113,7 +113,7 @@ class Gather:
         device, (_, kv_heads, size, _) = store.keys.device, store.keys.shape
         copied = 0
         for request in range(step.requests):
-            key = ("copy", request, kv_heads, size, device)
+            key = ("copy", request, kv_heads, size, store.block_rows, device)
             copy = step.derived.once(key, partial(request_copy, step, store, request))
             keys, values = self._request(step, store, request, copy)
             output[own(step, request)] = attend_request(step, request, keys, values, self.fused)
@@ -126,7 +126,7 @@ class Gather:
         ring = isinstance(step.layouts[request], Ring)
         copies = []
         for name, stored, new in (("keys", store.keys, step.keys), ("values", store.values, step.values)):
-            taken = fetch(name, stored.view(-1, copy.run, head_dim), copy.rows, step.queries.dtype, self.workspace)
+            taken = fetch(name, flat(stored, copy.run), copy.rows, step.queries.dtype, self.workspace)
             taken = taken.view(kv_heads, -1, head_dim)[:, copy.skip : copy.skip + copy.length]
             if ring:
                 taken = torch.cat([taken, new[own(step, request)].transpose(0, 1)], 1)

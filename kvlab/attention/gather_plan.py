@@ -18,7 +18,7 @@ from kvlab.policies.layout import Ring, Table
 class GatherPlan(NamedTuple):
     """B rows of N blocks each, padding included.
 
-    `rows` `[B * kv_heads * N]`: blocks of one head, `block * kv_heads + head`, in the order that makes the copy
+    `rows` `[B * kv_heads * N]`: blocks of one head, `block * block_heads + head`, in the order that makes the copy
     `[B, kv_heads, N * block_size, head_dim]`. `allowed` bool `[B, 1, 1, N * block_size]`. `edges` `[edges]`: rows of
     the copy that are not filled, with `filled` bool `[edges, block_size, 1]` (see `clear_edges`).
     """
@@ -74,7 +74,7 @@ def gather_plan(
         partial = ~filled.all(1)
         row, edge, filled = row[partial], edge[partial], filled[partial]
     head = np.arange(heads)
-    rows = ids[:, None, :] * heads + head[:, None]
+    rows = ids[:, None, :] * store.block_heads + head[:, None]
     edges = (row[:, None] * heads + head) * width + edge[:, None]
     return GatherPlan(
         torch.from_numpy(rows.reshape(-1)),
@@ -101,10 +101,11 @@ def request_copy(step: Step, store: KVStore, request: int) -> RequestCopy:
     layout, heads = step.layouts[request], np.arange(store.kv_heads)[:, None]
     if isinstance(layout, Table):
         blocks, skip, count = span(layout, step.first_readable(request), layout.end)
-        rows, run, tokens = blocks * store.kv_heads + heads, store.block_size, len(blocks) * store.block_size
+        rows, run, tokens = blocks * store.block_heads + heads, store.block_size, len(blocks) * store.block_size
     else:
         block, offset = np.divmod(stored_slots(step, request), store.block_size)
-        rows, run, skip, count = (block * store.kv_heads + heads) * store.block_size + offset, 1, 0, len(block)
+        rows, run = block * store.block_rows + heads * store.block_size + offset, 1
+        skip, count = 0, len(block)
         tokens = count + step.query_tokens(request) * isinstance(layout, Ring)
     where = torch.as_tensor(rows.reshape(-1), device=store.keys.device)
     return RequestCopy(where, run, skip, count, tokens)

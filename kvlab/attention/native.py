@@ -87,12 +87,14 @@ class Native:
 
     def _walk(self, step: Step, store: KVStore, trace: Trace | None) -> tuple[Tensor, Bytes]:
         keys, values, queries = store.keys, store.values, step.queries.contiguous()
-        if not (keys.is_contiguous() and values.is_contiguous()):
-            raise InvalidInput("native walks a store whose K and V are contiguous tensors; this one's are views")
         _, heads, size, dim = keys.shape
+        if keys.stride()[1:] != (size * dim, dim, 1) or keys.stride() != values.stride():
+            raise InvalidInput("native walks blocks that are contiguous in K and V; this store's are not")
         every = queries.shape[1] // heads
         form = self._form(queries.dtype, keys.dtype, every, dim)
-        plan = step.derived.once(("native", heads, size, dim, keys.dtype), lambda: native_plan(step, store))
+        plan = step.derived.once(
+            ("native", heads, size, dim, store.block_rows, keys.dtype), lambda: native_plan(step, store)
+        )
         q = self._floats("queries", queries.numel())
         if not take(queries.data_ptr(), form.given, form.stored, q):
             raise not_finite()

@@ -70,8 +70,8 @@ def native_plan(step: Step, store: KVStore) -> NativePlan:
 
 def strides(store: KVStore) -> tuple[int, int, int]:
     """Values from a token to the next within a run, from a block to the next, from a head to the next."""
-    _, heads, size, dim = store.keys.shape
-    return (heads * dim, heads * dim, dim) if size == 1 else (dim, heads * size * dim, size * dim)
+    block, head, slot, _ = store.keys.stride()
+    return (block, block, store.head_dim) if store.block_size == 1 else (slot, block, head)
 
 
 def _pass(first: Ints, tokens: Ints, reads: Rows) -> Pass:

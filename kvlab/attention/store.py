@@ -27,8 +27,9 @@ class KVStore:
 
     The last block, `pad_block`, is no policy's: it starts as zeros, padded rows of static shapes read it and write into
     it. `references`, a policy's `pool.references`, lets a step be refused whose table names a block that nobody holds.
-    `copies` rounds the tokens that are copied at once up to static shapes, from the pad slot to the pad slot, and cuts
-    more than its limit in pieces; without it a copy has the shape of its moves.
+    A store may be a view into memory that it shares with others (`over`): its blocks then lie further apart than they
+    are long. `copies` rounds the tokens that are copied at once up to static shapes, from the pad slot to the pad slot,
+    and cuts more than its limit in pieces; without it a copy has the shape of its moves.
     """
 
     def __init__(
@@ -53,6 +54,46 @@ class KVStore:
         self.references = references
         self.copies = copies
         self.bytes_written = self.bytes_copied = 0
+
+    @classmethod
+    def over(
+        cls,
+        keys: Tensor,
+        values: Tensor,
+        *,
+        references: Sequence[int] | None = None,
+        copies: Buckets | None = None,
+    ) -> KVStore:
+        """A store whose K and V, `[blocks + 1, kv_heads, block_size, head_dim]`, are views into other memory. Within a
+        block they are dense. Raises `InvalidInput` unless, from block to block, it is a whole number of rows."""
+        _, heads, size, dim = keys.shape
+        dense = (size * dim, dim, 1)
+        if keys.shape != values.shape or keys.stride() != values.stride() or keys.stride()[1:] != dense:
+            raise InvalidInput(f"K and V have strides {keys.stride()} and {values.stride()}; a block's must be {dense}")
+        if keys.stride(0) % dim or keys.stride(0) < heads * size * dim:
+            raise InvalidInput(f"blocks of {heads * size * dim} values lie {keys.stride(0)} apart, no whole rows")
+        store = cls.__new__(cls)
+        store.keys, store.values = keys, values
+        store.references, store.copies = references, copies
+        store.bytes_written = store.bytes_copied = 0
+        return store
+
+    @property
+    def block_rows(self) -> int:
+        """Rows of `head_dim` values from a block to the next."""
+        return self.keys.stride(0) // self.head_dim
+
+    @property
+    def block_heads(self) -> int:
+        """Heads of a block, `[block_size, head_dim]`, from a block to the next: more than `kv_heads` in a view.
+
+        Raises `InvalidInput` where that is no whole number: blocks cannot be gathered by heads then."""
+        apart, left = divmod(self.block_rows, self.block_size)
+        if left:
+            raise InvalidInput(
+                f"blocks lie {self.block_rows} rows apart, no multiple of their {self.block_size} tokens"
+            )
+        return apart
 
     @property
     def blocks(self) -> int:
@@ -140,17 +181,17 @@ class KVStore:
         rows = self.rows(torch.as_tensor(slots, device=self.keys.device))
         shape = (len(slots), self.kv_heads, self.head_dim)
         keys, values = (
-            bits(stored).view(-1, self.head_dim).index_select(0, rows).view(shape).view(stored.dtype)
+            flat(bits(stored)).index_select(0, rows).view(shape).view(stored.dtype)
             for stored in (self.keys, self.values)
         )
         return keys, values
 
     def rows(self, slots: Tensor) -> Tensor:
-        """Rows of the slots in a store seen as `[blocks * kv_heads * block_size, head_dim]`, `[tokens * kv_heads]`, on
-        the slots' device."""
+        """Rows of the slots in `flat` memory, `[tokens * kv_heads]`, on the slots' device."""
         block, offset = slots // self.block_size, slots % self.block_size
         heads = torch.arange(self.kv_heads, device=slots.device)
-        return ((block.unsqueeze(1) * self.kv_heads + heads) * self.block_size + offset.unsqueeze(1)).reshape(-1)
+        first = block.unsqueeze(1) * self.block_rows + heads * self.block_size
+        return (first + offset.unsqueeze(1)).reshape(-1)
 
     def copy(self, moves: Iterable[Move], pool: str = "full") -> None:
         """Do the moves inside `pool`, as one gather and one scatter where they do not depend on each other.
@@ -195,8 +236,8 @@ class KVStore:
         """Copy each source slot to its target, all read before any is written; uncounted."""
         read, write = (self.rows(torch.as_tensor(each, device=self.keys.device)) for each in (sources, targets))
         for stored in (self.keys, self.values):
-            flat = bits(stored).view(-1, self.head_dim)
-            flat.index_copy_(0, write, flat.index_select(0, read))
+            memory = flat(bits(stored))
+            memory.index_copy_(0, write, memory.index_select(0, read))
 
 
 def pieces(move: Move, most: int) -> list[Move]:
@@ -210,10 +251,27 @@ def pieces(move: Move, most: int) -> list[Move]:
 
 def scatter(stored: Tensor, rows: Tensor, new: Tensor) -> None:
     """Write K or V of some tokens, `[tokens, kv_heads, head_dim]`, into these `KVStore.rows` of a store's tensor."""
-    head_dim = stored.shape[-1]
-    bits(stored).view(-1, head_dim).index_copy_(0, rows, bits(new.to(stored.dtype)).reshape(-1, head_dim))
+    flat(bits(stored)).index_copy_(0, rows, bits(new.to(stored.dtype)).reshape(-1, stored.shape[-1]))
+
+
+def flat(stored: Tensor, run: int = 1) -> Tensor:
+    """The memory from a store's first K (or V) to its last, `[rows, head_dim]`, or `[rows / run, run, head_dim]` with
+    runs longer than 1. In a view there are rows of others between the blocks."""
+    blocks, heads, size, dim = stored.shape
+    shape = (dim,) if run == 1 else (run, dim)
+    if stored.is_contiguous():
+        return stored.view(-1, *shape)
+    values = (blocks - 1) * stored.stride(0) + heads * size * dim
+    strides = (dim, 1) if run == 1 else (run * dim, dim, 1)
+    return stored.as_strided((values // (run * dim), *shape), strides)
 
 
 def bits(tensor: Tensor) -> Tensor:
     """fp8 as bytes, which torch gathers and scatters on every device; other dtypes as they are."""
     return tensor.view(torch.uint8) if tensor.dtype == FP8 else tensor
+
+
+def heads_of(stored: Tensor) -> Tensor:
+    """`flat` memory by the heads of a block, `[-1, block_size, head_dim]`."""
+    _, _, size, dim = stored.shape
+    return flat(stored, size).view(-1, size, dim) if size == 1 else flat(stored, size)

@@ -8,12 +8,14 @@ from operator import attrgetter
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kvlab.attention.store import KVStore
 from kvlab.device.buckets import Buckets
 from kvlab.engine.config import DecoderConfig
+from kvlab.engine.overlay import LayerKV, overlaid
 from kvlab.errors import InvalidInput
-from kvlab.policies.base import Move, Policy
+from kvlab.policies.base import Move, Overlay, Policy
 from kvlab.policies.layout import Slots
 
 
@@ -21,9 +23,9 @@ class KVCache:
     """One store a layer for each of the policy's pools that the layer can lie in, in the model's dtype unless `dtype`
     says otherwise.
 
-    `group_of[layer]` is the index of the layer's group in `policy.groups`. A pool that is no group's ("host") is kept
-    in host memory. `copies` rounds what is moved at once up to static shapes, as in `KVStore`. Raises `InvalidInput`
-    where the policy's groups are not the model's layers.
+    `group_of[layer]` is the index of the layer's group in `policy.groups`. Pools with an overlay lie over the same
+    memory. A pool that is no group's ("host") is kept in host memory. `copies` rounds what is moved at once up to
+    static shapes, as in `KVStore`. Raises `InvalidInput` where the policy's groups are not the model's layers.
     """
 
     def __init__(
@@ -42,38 +44,56 @@ class KVCache:
                 "give it config.shape.groups()"
             )
         self.group_of = [owner[layer] for layer in range(config.layers)]
-        pools = policy.pools()
-        grouped = {group.pool for group in policy.groups}
-
-        def store(pool: str, layer: int, where: str | torch.device) -> KVStore:
-            slots, block_size, references, _ = pools[pool]
-            return KVStore(
-                slots, block_size, config.kv_heads(layer), config.head_dim(layer),
-                dtype=dtype or config.dtype, device=where, references=references, copies=copies,
-            )  # fmt: skip
-
-        self.stores = [
-            store(policy.groups[owner[layer]].pool, layer, device) for layer in range(config.layers)
-        ]  # fmt: skip
-        self._by_pool = {
-            group.pool: [
-                self.stores[layer] for each in policy.groups if each.pool == group.pool for layer in each.layers
-            ]
-            for group in policy.groups
-        }
-        self._host = {
-            pool: [store(pool, layer, "cpu") for layer in range(config.layers)] for pool in pools if pool not in grouped
+        self._pools = policy.pools()
+        self._layers = {
+            pool: [layer for group in policy.groups if group.pool == pool for layer in group.layers]
+            for pool in self._pools
         }
         self._copies = copies
+        self._dtype = dtype or config.dtype
+        self._memories: list[Tensor] = []
+        made: dict[int, KVStore] = {}
+        for overlay in {pool.overlay for pool in self._pools.values()} - {None}:
+            assert overlay is not None
+            made |= self._overlaid(config, overlay, device)
+        for pool, layers in self._layers.items():
+            if self._pools[pool].overlay is None:
+                made |= {layer: self._store(config, pool, layer, device) for layer in layers}
+        self.stores = [made[layer] for layer in range(config.layers)]
+        self._host: dict[str, dict[int, KVStore]] = {}
+        for pool, layers in self._layers.items():
+            if not layers:
+                kept = self._layers.get(pool.removeprefix("host.")) or range(config.layers)
+                self._host[pool] = {layer: self._store(config, pool, layer, "cpu") for layer in kept}
         self.bytes_swapped = 0
+
+    def _store(self, config: DecoderConfig, pool: str, layer: int, device: str | torch.device) -> KVStore:
+        slots, block_size, references, _ = self._pools[pool]
+        return KVStore(
+            slots, block_size, config.kv_heads(layer), config.head_dim(layer),
+            dtype=self._dtype, device=device, references=references, copies=self._copies,
+        )  # fmt: skip
+
+    def _overlaid(self, config: DecoderConfig, overlay: Overlay, device: str | torch.device) -> dict[int, KVStore]:
+        """The stores of all layers whose pools lie over the same memory."""
+        pools = {name: pool for name, pool in self._pools.items() if pool.overlay == overlay}
+        kinds = {
+            name: [LayerKV(config.kv_heads(layer), config.head_dim(layer)) for layer in self._layers[name]]
+            for name in pools
+        }
+        memory, store = overlaid(
+            overlay.rows, pools, kinds, dtype=self._dtype, device=device, copies=self._copies
+        )  # fmt: skip
+        self._memories.append(memory)
+        return {layer: store(name, index) for name in pools for index, layer in enumerate(self._layers[name])}
 
     def do(self, moves: Iterable[Move]) -> None:
         """Do the moves in order, those between the same pools together."""
         for (source, target), found in groupby(moves, attrgetter("source_pool", "target_pool")):
             if source == target:
                 batch = list(found)
-                for store in self._by_pool[source]:
-                    store.copy(batch, source)
+                for layer in self._layers[source]:
+                    self.stores[layer].copy(batch, source)
             else:
                 self._across(source, target, list(found))
 
@@ -83,7 +103,8 @@ class KVCache:
         write = np.concatenate([np.arange(move.target, move.target + move.tokens) for move in batch])
         most = len(read) if self._copies is None else self._copies.limit
         for at in range(0, len(read), most):
-            for origin, goal in zip(self._stores(source), self._stores(target), strict=True):
+            for layer in self._host[source if source in self._host else target]:
+                origin, goal = self._at(source, layer), self._at(target, layer)
                 piece = origin.padded(read[at : at + most]), goal.padded(write[at : at + most])
                 _carry(origin, goal, *piece)
         self.bytes_swapped += sum(move.bytes for move in batch)
@@ -94,19 +115,24 @@ class KVCache:
             for layer, store in enumerate(self.stores):
                 pads = np.full(tokens, store.pad_slot)
                 store.copy_slots(pads, pads)
-                for host in self._host.values():
-                    host_pads = np.full(tokens, host[layer].pad_slot)
-                    _carry(store, host[layer], pads, host_pads)
-                    _carry(host[layer], store, host_pads, pads)
+                for kept in self._host.values():
+                    if host := kept.get(layer):
+                        host_pads = np.full(tokens, host.pad_slot)
+                        _carry(store, host, pads, host_pads)
+                        _carry(host, store, host_pads, pads)
 
-    def _stores(self, pool: str) -> list[KVStore]:
-        return self._host.get(pool, self.stores)
+    def _at(self, pool: str, layer: int) -> KVStore:
+        return self._host[pool][layer] if pool in self._host else self.stores[layer]
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all stores, pad blocks included."""
-        every = [*self.stores, *(store for stores in self._host.values() for store in stores)]
-        return sum(store.keys.nbytes + store.values.nbytes for store in every)
+        """Bytes of all stores, pad blocks included, shared memory once."""
+        shared = {layer for pool, layers in self._layers.items() if self._pools[pool].overlay for layer in layers}
+        alone = [store for layer, store in enumerate(self.stores) if layer not in shared]
+        every = [*alone, *(store for stores in self._host.values() for store in stores.values())]
+        return sum(store.keys.nbytes + store.values.nbytes for store in every) + sum(
+            memory.nbytes for memory in self._memories
+        )
 
     @property
     def bytes_copied(self) -> int:

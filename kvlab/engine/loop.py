@@ -71,6 +71,7 @@ class Loop:
         self._owner: dict[RequestId, Job] = {}
         self._lane: dict[RequestId, Lane] = {}
         self._refused: list[Job] = []
+        self._kept: dict[RequestId, int] = {}
 
     def add(self, job: Job, request: Request) -> None:
         """Queue a job. Raises `InvalidInput` where the id of its sequence is in use."""
@@ -196,10 +197,11 @@ class Loop:
         """Commit what was computed, then say, fork, prune and finish."""
         now = time.perf_counter()
         speaking = {turn.grant.request.rid for turn in turns}
+        self._kept.clear()
         deltas: list[Delta] = []
         for grant in plan.granted:
             if grant.request.rid not in speaking:
-                self.scheduler.computed(grant, grant.tokens)
+                self._computed(grant, grant.tokens)
         for turn in turns:
             job = turn.job
             if job.result.first_token_s is None:
@@ -209,7 +211,8 @@ class Loop:
             elif turn.lane is not None and len(said[turn.grant.request.rid].token_ids) == len(turn.rows):
                 deltas.append(self._say(turn, turn.lane, said[turn.grant.request.rid], drafts))
             else:
-                self.scheduler.computed(turn.grant, turn.grant.tokens)
+                self._computed(turn.grant, turn.grant.tokens)
+        self.runner.commit([self._kept.pop(grant.request.rid) for grant in plan.granted])
         self.scheduler.end_step()
         for turn in turns:
             job = turn.job
@@ -227,6 +230,11 @@ class Loop:
                     self.close(job, "finished")
         return deltas
 
+    def _computed(self, grant: Grant, tokens: int) -> None:
+        """The first `tokens` of a grant hold."""
+        self._kept[grant.request.rid] = tokens
+        self.scheduler.computed(grant, tokens)
+
     def _say(self, turn: Turn, lane: Lane, said: Said, drafts: Mapping[RequestId, Sequence[int]]) -> Delta:
         """One sequence takes its new tokens; rejected drafts are rolled back."""
         grant, drafted = turn.grant, len(turn.rows) - 1
@@ -238,7 +246,7 @@ class Loop:
         delta = lane.say(token_ids, said.logprobs[: len(token_ids)])
         grant.request.generated(delta.token_ids)
         kept = min(len(token_ids) - 1, len(delta.token_ids))
-        self.scheduler.computed(grant, grant.tokens - drafted + kept)
+        self._computed(grant, grant.tokens - drafted + kept)
         return delta
 
     def _split(self, job: Job, first: Lane, said: Said) -> list[Delta]:
@@ -268,7 +276,7 @@ class Loop:
         """Note a beam's best continuations; it waits until the others were heard."""
         rid = grant.request.rid
         search.heard[rid] = heard[rid]
-        self.scheduler.computed(grant, grant.tokens)
+        self._computed(grant, grant.tokens)
         self.scheduler.hold(rid)
 
     def _search(self, job: Job, search: Search) -> list[Delta]:

@@ -52,6 +52,11 @@ def cache_and_runner(
             f"{route.name}; leave route out"
         )
     pools = policy.pools()
+    if any(pool.overlay for pool in pools.values()):
+        raise InvalidInput(
+            f"steps of static shapes (here on {device.name}) do not read pools that lie over the same memory, as "
+            f"{type(policy).__name__}'s do; use Paged, or steps without a rounding"
+        )
     copies = rounding.copies(max(pool.slots for pool in pools.values()))
     cache = KVCache(decoder.config, policy, device=decoder.device, copies=copies)
     whole = [pools[group.pool].slots for group in policy.groups if group.window_tokens is None]

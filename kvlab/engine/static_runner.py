@@ -76,6 +76,9 @@ class StaticRunner:
             read = self._route.read(step, group.store, copied)
             self.read = Bytes(*(total + group.layers * each for total, each in zip(self.read, read, strict=True)))
 
+    def commit(self, kept: Sequence[int]) -> None:
+        """Nothing is left to write: there are no rings here."""
+
     def compute(self, given: Inputs, stored: Sequence[tuple[Tensor, Tensor]], logits: Tensor) -> None:
         """One part in tensors alone, for a graph: writes the K and V of its tokens into `stored`, one pair a layer,
         and the logits that were asked for into rows of `logits`."""

@@ -52,12 +52,12 @@ def test_greedy_is_the_dense_answer_under_every_policy_and_chunk(engine, policy,
 
 @pytest.mark.parametrize("name", TIGHT)
 def test_preempted_is_undisturbed(engine, name, asked, expected):
-    served = engine(TIGHT[name], preemption="swap" if name == "swap" else "recompute")
+    served = engine(TIGHT[name], preemption="swap" if "swap" in name else "recompute")
     results = served.generate(asked, GREEDY)
     assert said(results) == expected
     if name not in ("max", "pow2", "oracle"):  # a reservation never has to preempt
         assert sum(result.preemptions for result in results) > 0
-    assert (served.cache.bytes_swapped > 0) == (name == "swap")
+    assert (served.cache.bytes_swapped > 0) == ("swap" in name)
 
 
 @pytest.mark.parametrize("route", ["reference", "gather", "blockwise", "native"])
@@ -254,7 +254,7 @@ def test_a_request_that_can_never_fit_is_refused_and_the_others_are_served(engin
 @pytest.mark.parametrize("steps", [0, 1, 2, 5])
 @pytest.mark.parametrize("name", TIGHT)
 def test_cancel_at_any_moment(engine, name, steps, params, asked, expected):
-    served = engine(TIGHT[name], preemption="swap" if name == "swap" else "recompute")
+    served = engine(TIGHT[name], preemption="swap" if "swap" in name else "recompute")
     others = [served.submit(prompt, GREEDY) for prompt in asked[4:]]
     rid = served.submit(asked[3], params)
     for _ in range(steps):

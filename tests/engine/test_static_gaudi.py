@@ -11,7 +11,7 @@ from device.conftest import OnTheCPU, installed
 from device.dry_run import HPU as CARD
 from device.dry_run import NotForGaudi, Watched, device_only, fake_hpu
 from device.gaudi_standin import Gaudi
-from support.tiny_model import TIGHT, VOCAB, prompts, tiny_config
+from support.tiny_model import PLAIN, VOCAB, prompts, tiny_config
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
@@ -34,7 +34,7 @@ ROUNDING = Rounding(requests=2, chunk=8, context=128, moved=32)
 OPTIONS: dict[str, Any] = {
     "rounding": ROUNDING, "max_running": 3, "token_budget": 8, "drafts": PromptLookup(tokens=2),
 }  # fmt: skip
-every_policy = pytest.mark.parametrize("name", TIGHT)
+every_policy = pytest.mark.parametrize("name", PLAIN)
 
 
 def small_decoder(dtype: torch.dtype = torch.float32) -> Decoder:
@@ -49,7 +49,7 @@ def small_decoder(dtype: torch.dtype = torch.float32) -> Decoder:
 
 def engine_of(name: str, decoder: Decoder, tokenizer: Any, device: HPU, **options: Any) -> Engine:
     preemption = "swap" if name == "swap" else "recompute"
-    return Engine(decoder, tokenizer, TIGHT[name], device=device, preemption=preemption, **OPTIONS, **options)
+    return Engine(decoder, tokenizer, PLAIN[name], device=device, preemption=preemption, **OPTIONS, **options)
 
 
 def a_day(served: Engine) -> Iterator[str]:
@@ -182,7 +182,7 @@ def test_after_the_warm_up_a_day_compiles_no_graph_and_says_what_the_plain_runne
     finish(served)
     assert gaudi.compiled == served.runner.graphs
     options = OPTIONS | {"rounding": None, "route": get_route("gather"), "preemption": served.scheduler.preemption}
-    plain = Engine(decoder, tokenizer, TIGHT[name], **options)
+    plain = Engine(decoder, tokenizer, PLAIN[name], **options)
     assert list(a_day(plain)) == rids
     finish(plain)
     for rid in rids:

@@ -5,7 +5,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from support.tiny_model import BLOCK, ROOMY, TIGHT, VOCAB, dense_logits, greedy, prompts, tiny_config, tiny_decoder
+from support.tiny_model import (
+    BLOCK,
+    OVERLAID,
+    PLAIN,
+    ROOMY,
+    VOCAB,
+    dense_logits,
+    greedy,
+    prompts,
+    tiny_config,
+    tiny_decoder,
+)
 
 from kvlab.attention.registry import get_route
 from kvlab.device.cpu import CPU
@@ -22,7 +33,8 @@ LENGTHS = (1, BLOCK, 7, 8, 9, 16, 17, 30)
 TOKENS = 12
 GREEDY = SamplingParams(temperature=0, max_tokens=TOKENS)
 SMALL = Rounding(requests=1, chunk=4, context=16, moved=4)
-POLICIES = {**ROOMY, **{f"tight {name}": policy for name, policy in TIGHT.items()}}
+POLICIES = {name: policy for name, policy in ROOMY.items() if name not in OVERLAID}
+POLICIES |= {f"tight {name}": policy for name, policy in PLAIN.items()}
 every_policy = pytest.mark.parametrize("name", POLICIES)
 
 
@@ -66,7 +78,7 @@ def test_greedy_is_the_dense_answer_under_every_policy_and_chunk(engine, name, b
     assert 0 < served.runner.read.useful < served.runner.read.padded < served.runner.read.physical
 
 
-@pytest.mark.parametrize("name", [f"tight {name}" for name in TIGHT])
+@pytest.mark.parametrize("name", [f"tight {name}" for name in PLAIN])
 def test_drafts_samples_and_beams_are_those_of_the_plain_runner(both, name, asked):
     wanted = [
         SamplingParams(temperature=0, max_tokens=TOKENS),
@@ -151,7 +163,7 @@ def unchanged(before, served):
 
 
 def test_warming_up_changes_no_slot_and_no_counter(engine, asked, expected):
-    served = engine(TIGHT["swap"], rounding=SMALL, max_running=3, preemption="swap")
+    served = engine(PLAIN["swap"], rounding=SMALL, max_running=3, preemption="swap")
     for prompt in asked[:3]:
         served.submit(prompt, GREEDY)
     served.step()
@@ -169,7 +181,7 @@ def test_warming_up_changes_no_slot_and_no_counter(engine, asked, expected):
 
 
 def test_an_interrupted_step_can_be_made_again(engine, asked, expected, monkeypatch):
-    served = engine(TIGHT["swap"], rounding=SMALL, token_budget=9, max_running=4, preemption="swap")
+    served = engine(PLAIN["swap"], rounding=SMALL, token_budget=9, max_running=4, preemption="swap")
     rids = [served.submit(prompt, GREEDY) for prompt in asked]
     graph, left = served.runner._graph, [7]
 
@@ -189,6 +201,12 @@ def test_an_interrupted_step_can_be_made_again(engine, asked, expected, monkeypa
             served.policy.audit()
     assert caught > 5
     assert [served.result(rid).token_ids for rid in rids] == expected
+
+
+@pytest.mark.parametrize("name", [name for name in OVERLAID if name in ROOMY])
+def test_pools_over_the_same_memory_are_refused_by_name(engine, name):
+    with pytest.raises(InvalidInput, match="do not read pools that lie over the same memory"):
+        engine(ROOMY[name], rounding=SMALL)
 
 
 def test_a_table_that_names_a_free_block_is_refused_before_anything_is_computed(engine, asked):
@@ -219,7 +237,7 @@ def test_options_that_exclude_each_other(engine, decoder, tokenizer):
 
 def test_the_limits_are_those_of_model_pool_and_scheduler(engine):
     served = engine(
-        TIGHT["paged"], rounding=Rounding(), token_budget=2048, max_running=5, drafts=PromptLookup(tokens=2)
+        PLAIN["paged"], rounding=Rounding(), token_budget=2048, max_running=5, drafts=PromptLookup(tokens=2)
     )
     shapes = served.runner.shapes
     assert (shapes.requests.limit, shapes.chunk.limit, shapes.context.limit, shapes.short) == (5, 72, 72, 3)

@@ -37,6 +37,8 @@ class Case:
     fp8: bool = False
     spread: float = 4.0
     seed: int = 0
+    shared: int | None = None
+    """The store is a view into memory whose rows are so many heads longer than its blocks; None: it has its own."""
 
     @property
     def lengths(self) -> list[int]:
@@ -88,7 +90,16 @@ class Case:
 
     def _store(self, blocks: int, size: int) -> KVStore:
         dtype = FP8 if self.fp8 else self.dtype
-        return KVStore(max(1, blocks) * size, size, self.kv_heads, self.head_dim, dtype=dtype)
+        if self.shared is None:
+            return KVStore(max(1, blocks) * size, size, self.kv_heads, self.head_dim, dtype=dtype)
+        half = self.kv_heads * size * self.head_dim
+        apart = 2 * half + self.shared * size * self.head_dim
+        count = max(1, blocks) + 1
+        memory = torch.full((count * apart + 3,), torch.nan).to(dtype)
+        shape, strides = (count, self.kv_heads, size, self.head_dim), (apart, size * self.head_dim, self.head_dim, 1)
+        keys, values = (memory.as_strided(shape, strides, 3 + each) for each in (0, half))
+        keys[-1], values[-1] = 0, 0
+        return KVStore.over(keys, values)
 
     def _tables(self, random: np.random.Generator) -> tuple[KVStore, list[Layout]]:
         needed = [-(-length // self.block_size) for length in self.lengths]
@@ -207,4 +218,5 @@ def cases(draw: st.DrawFn, takes: Takes, *, windows: bool = True) -> Case:
         fp8=FP8 in takes.stored and draw(st.booleans()),
         spread=draw(st.sampled_from([0.0, 1.0, 30.0, 2000.0])),
         seed=draw(st.integers(0, 2**16)),
+        shared=draw(st.none() | st.integers(0, 3)) if kind in ("table", "ring") else None,
     )

@@ -14,6 +14,7 @@ from kvlab.engine.dense import DenseAttend
 from kvlab.engine.tokenizer import Tokenizer
 from kvlab.policies.base import Policy
 from kvlab.policies.contiguous import ContiguousMax, ContiguousOracle, ContiguousPow2
+from kvlab.policies.hybrid_ring import HybridRing
 from kvlab.policies.islands import RadixIslands
 from kvlab.policies.paged import Paged
 from kvlab.policies.prefix import PagedPrefix
@@ -23,6 +24,7 @@ VOCAB, EOS, WINDOW, BLOCK, CONTEXT = 260, 1, 8, 4, 128
 SPECIAL = ("<pad>", "<eos>", "<bos>", "<unk>")
 
 ROOMY: dict[str, Callable[..., Policy]] = {
+    "ring": lambda groups, log=None: HybridRing(groups, 2048, block_size=BLOCK, log=log),
     "max": lambda groups, log=None: ContiguousMax(groups, 2048, max_model_tokens=CONTEXT, log=log),
     "pow2": lambda groups, log=None: ContiguousPow2(groups, 2048, max_model_tokens=CONTEXT, log=log),
     "oracle": lambda groups, log=None: ContiguousOracle(groups, 2048, max_model_tokens=CONTEXT, log=log),
@@ -32,6 +34,8 @@ ROOMY: dict[str, Callable[..., Policy]] = {
     "islands": lambda groups, log=None: RadixIslands(groups, 2048, ratio=0.5, page_size=BLOCK, interval=8, log=log),
 }
 TIGHT: dict[str, Callable[..., Policy]] = {
+    "ring": lambda groups, log=None: HybridRing(groups, 56, block_size=BLOCK, log=log),
+    "ring swap": lambda groups, log=None: HybridRing(groups, 56, block_size=BLOCK, host_tokens=256, log=log),
     "max": lambda groups, log=None: ContiguousMax(groups, 256, max_model_tokens=CONTEXT, log=log),
     "pow2": lambda groups, log=None: ContiguousPow2(groups, 160, max_model_tokens=CONTEXT, log=log),
     "oracle": lambda groups, log=None: ContiguousOracle(groups, 160, max_model_tokens=CONTEXT, log=log),
@@ -43,6 +47,9 @@ TIGHT: dict[str, Callable[..., Policy]] = {
         groups, 144, ratio=0.5, page_size=BLOCK, interval=8, branch_islands=True, log=log
     ),
 }
+OVERLAID = ("ring", "ring swap", "window free", "window free swap")
+"""Those whose pools lie over one memory: steps of static shapes do not read them."""
+PLAIN = {name: policy for name, policy in TIGHT.items() if name not in OVERLAID}
 
 
 def tiny_config(family: str = "gemma3_text") -> DecoderConfig:
