@@ -49,7 +49,7 @@ def fetch(
 def generate(
     prompts: Annotated[list[str], typer.Argument(help="One prompt or several, served together.")],
     model: Annotated[str, typer.Option(help="embedded, smollm2, a Hugging Face folder or a GGUF file.")] = "embedded",
-    policy: Annotated[str, typer.Option(help="paged, prefix, radix, islands, max, pow2 or oracle.")] = "paged",
+    policy: Annotated[str, typer.Option(help="paged, prefix, ring, radix, islands, max, pow2, oracle.")] = "paged",
     memory: Annotated[int, typer.Option(min=1, help="KV memory, in tokens.")] = 8192,
     block_size: Annotated[int, typer.Option(min=1, help="Tokens a block, of the policies with blocks.")] = 16,
     tokens: Annotated[int, typer.Option(min=1, help="At most so many tokens an answer.")] = 128,

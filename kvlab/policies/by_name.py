@@ -10,6 +10,7 @@ from kvlab.errors import InvalidInput
 from kvlab.events import EventLog
 from kvlab.policies.base import Policy
 from kvlab.policies.contiguous import Contiguous, ContiguousMax, ContiguousOracle, ContiguousPow2
+from kvlab.policies.hybrid_ring import HybridRing
 from kvlab.policies.islands import RadixIslands
 from kvlab.policies.paged import Paged
 from kvlab.policies.prefix import PagedPrefix
@@ -51,9 +52,14 @@ def _radix(
     return kind(groups, tokens, page_size=block_size, chunk_tokens=chunk, log=log)
 
 
+def _ring(groups: Sequence[LayerGroup], tokens: int, block_size: int, longest: int, log: EventLog | None) -> Policy:
+    return HybridRing(groups, tokens, block_size=block_size, log=log)
+
+
 POLICIES: Final[dict[str, Make]] = {
     "paged": partial(_paged, Paged),
     "prefix": partial(_paged, PagedPrefix),
+    "ring": _ring,
     "radix": partial(_radix, RadixLazy),
     "islands": partial(_radix, RadixIslands),
     "max": partial(_contiguous, ContiguousMax),
@@ -71,8 +77,8 @@ def policy_by_name(
     max_model_tokens: int,
     log: EventLog | None = None,
 ) -> Policy:
-    """The policy called `paged`, `prefix`, `radix`, `islands`, `max`, `pow2` or `oracle`: blocks of `block_size` for
-    the first four, at most `max_model_tokens` a request for the others. Raises `InvalidInput` for another name.
+    """The policy called `name`, one of `POLICIES`: blocks or pages of `block_size` where it has some, at most
+    `max_model_tokens` a request for the contiguous ones. Raises `InvalidInput` for another name.
     """
     if name not in POLICIES:
         raise InvalidInput(f"no policy is called {name!r}; there are {', '.join(POLICIES)}")

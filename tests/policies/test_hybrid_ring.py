@@ -18,6 +18,7 @@ from support.serving import Serving
 
 from kvlab.errors import InvalidInput, KvlabError, NeverFits, OutOfMemory
 from kvlab.memory.block_table import BlockTable
+from kvlab.policies.by_name import policy_by_name
 from kvlab.policies.hybrid_ring import HybridRing
 from kvlab.policies.paged import Paged
 from kvlab.policies.ring_books import RingBooks
@@ -224,3 +225,9 @@ def test_refusals_are_the_projects_own() -> None:
     for call in (lambda: policy.swap_out("r"), lambda: policy.layout("s"), lambda: policy.release("r", "tired")):
         with pytest.raises(KvlabError):
             call()
+
+
+def test_it_has_a_name() -> None:
+    policy = policy_by_name("ring", (GLOBAL, SLIDING), 60, block_size=4, max_model_tokens=LONGEST)
+    assert isinstance(policy, HybridRing)
+    assert policy.pools()["page"].block_size == 4

@@ -195,6 +195,7 @@ def test_every_policy_serves_everybody_and_the_log_tells_it(
     assert sum(told.values()) == served.computed
     assert sum(event[0] == "step" for event in log) == served.steps
     lost = [event for event in log if event[0] == "swap_out" or event[::2] == ("release", "preempted")]
+    lost = [event for event in lost if event[2] != "ring"]  # it follows its request's pages
     assert len(lost) == served.preemptions
     last = Replay(log).state(-1)
     assert {request.status for request in last.requests.values()} == {"finished"}

@@ -37,8 +37,9 @@ def radix_tree(
 
     Requests stand at the end of the path that they lock, their own KV behind it; under the tree the two pools.
     `window_tokens` tells what of a locked span no window reaches. `scale_tokens` fills the width (default: the next
-    round number of pages), `branches` is how many rows there is room for at least. `words`
-    are shown under a node by its number. `flight`: tokens in computation by request. Raises `InvalidInput` where there is more than the scale, or more than 16 branches.
+    round number of pages), `branches` is how many rows there is room for at least. `words` are shown under a node by
+    its number. `flight`: tokens in computation by request. Raises `InvalidInput` where there is more than the scale, or
+    more than 16 branches.
     """
     edges = edges_of(state, window_tokens, flight)
     end = max((edge.stop for edge in edges), default=0)

@@ -35,7 +35,7 @@ def bar(kind: str, x: float, y: float, width: float, height: float) -> str:
     if kind in ("kept", "flight"):
         tint, turn = (LIVE, "/") if kind == "kept" else (FLIGHT, "\\")
         faint = "kv-arrow kv-faint" if kind == "kept" else "kv-arrow"
-        lines = svg.path(svg.hatch(x, y, width, height, turn, 9), class_=faint, stroke=tint)
+        lines = svg.path(svg.hatch(x, y, width, height, turn, 13), class_=faint, stroke=tint)
         return svg.rect(x, y, width, height, fill=tint, class_="kv-tint") + lines
     look = {"tombstone": "kv-free", "empty": "kv-cell", "free": "kv-free"}[kind]
     return svg.rect(x, y, width, height, class_=look)
