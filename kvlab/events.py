@@ -302,8 +302,8 @@ def _fork(state: State, parent: RequestId, child: RequestId) -> None:
 
 def _relocate(state: State, pool: str, source: int, target: int) -> None:
     for request in state.requests.values():
-        table = request.tables.get(pool, [])
-        request.tables[pool] = [target if block == source else block for block in table]
+        if pool in request.tables:
+            request.tables[pool] = [target if block == source else block for block in request.tables[pool]]
     _handed_out(state, pool, [target])
     state.moved.append(("relocate", pool, source, target))
 
