@@ -52,8 +52,7 @@ class GaudiRing:
     def window_tokens(self) -> int:
         """Tokens a sliding layer reads."""
         window = self.shape.window_tokens
-        if window is None:
-            raise AssertionError("the preset has sliding layers")
+        assert window is not None, "the preset has sliding layers"
         return window
 
     def window_bytes(self, batch: int, context: int) -> int:
